@@ -29,9 +29,9 @@ END = "<!-- The end of what is written. -->\n"
 SECTION = re.compile(r"^## .*`\[+(\w+)\]+`$")
 ROW = re.compile(r"^\| `(\w+)` \| (.+?) \|(.*)\|$")
 RANGES = "## Ranges\n"
-"""The heading behind the sections."""
+"""The heading that follows the sections."""
 FEW = 4
-"""A list says "every key but" where the other keys of a section are less than one part of so many."""
+"""A list says "every key but ..." for a section if fewer than one in FEW of its keys are left out."""
 
 
 def shown(field: Any) -> str:
@@ -41,7 +41,7 @@ def shown(field: Any) -> str:
 
 
 def docstrings() -> dict[tuple[str, str], str]:
-    """(class, field) -> the docstring of the field, in one line."""
+    """Returns (class, field) -> the docstring of the field, in one line."""
     found = {}
     sections = (config, node_sections, service_sections, storage_sections)
     for made in [made for module in sections for made in ast.parse(Path(module.__file__).read_text()).body]:

@@ -1,5 +1,5 @@
-"""Hooks of mkdocs. A link to a file outside docs/ leads to a copy of it, if people use it without the sources; else it
-becomes its path."""
+"""Hooks of mkdocs, which rewrite links to files outside docs/. A link to a file in COPIED leads to a copy of the file
+in the site. Any other such link becomes text that names the file's path."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ COPIED = (
     "deploy/systemd/raftmq.service",
     "examples/topics-as-tables.ipynb",
 )
-"""Files that people use who have the site and the wheels alone."""
+"""Files outside docs/ for people who have only the site and the wheels."""
 FILES = "files"
-"""The folder of the site that has them."""
+"""The folder of the site with the copies of these files."""
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Returns the page with such links changed. Raises FileNotFoundError for one to a file that is not there."""
+    """Returns the page with links to files outside docs/ rewritten. Raises FileNotFoundError if such a file does not
+    exist."""
     folder = posixpath.dirname(f"docs/{page.file.src_uri}")
 
     def told(link: re.Match[str]) -> str:
@@ -53,10 +54,10 @@ def on_post_build(config: Any, **_: Any) -> None:
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:
-    """Returns the page with this site's `frame-worker.js` in place of a script of another host, which does the same."""
+    """Returns the page with this site's `frame-worker.js` in place of a script of another host that does the same."""
     return SHIM.sub("../" * page.file.src_uri.count("/") + "assets/frame-worker.js", output)
 
 
 def on_post_template(output_content: str, **_: Any) -> str:
-    """Returns a page without a source, as 404.html, with the same change."""
+    """Returns a page that has no source in docs/, such as 404.html, with the script replaced as in `on_post_page`."""
     return SHIM.sub("assets/frame-worker.js", output_content)

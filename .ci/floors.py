@@ -40,7 +40,7 @@ def summary(folder: Path) -> str:
 
 
 def rooms(root: Path = ROOT) -> Iterator[Path]:
-    """Yields every package in the order of the floors: those of the tree, and behind each one its own."""
+    """Yields every package in the order of the floors: those of the tree, and after each one the packages inside it."""
     contracts = floors(root)
 
     def below(container: str) -> Iterator[Path]:

@@ -2,8 +2,8 @@
 
     .ci/other_pythons.py [--pythons 3.12,3.13] [PYTEST_ARGS...]
 
-Each gets an environment of its own, .venv/python3.12 and so on. An interpreter that is not on PATH is a line that
-begins with "not run", not a pass.
+Each gets an environment of its own, .venv/python3.12 and so on. For an interpreter that is not on PATH, a line that
+begins with "not run" is printed.
 """
 
 from __future__ import annotations

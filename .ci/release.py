@@ -1,4 +1,4 @@
-"""`make release`: both distributions as sdists and wheels in dist/, the same bytes wherever they are built.
+"""`make release`: builds both distributions as sdists and wheels in dist/. They are the same bytes on every machine.
 
     .ci/release.py [--final] [--out dist] [--work build/release] [--pythons 3.11,3.12,3.13] [--no-tools]
 
@@ -30,15 +30,17 @@ PYTHONS = ("3.11", "3.12", "3.13")
 BUILD_NEEDS = ("setuptools", "cython")
 """Packages of requirements/base.lock that build a wheel."""
 TOOLS = ROOT / ".venv" / "release" / "bin"
-"""auditwheel, twine and cyclonedx-py, from requirements/release.lock."""
+"""The folder with auditwheel, twine and cyclonedx-py, which come from requirements/release.lock."""
 SUMS = "SHA256SUMS"
 NEVER_INSIDE = re.compile(r"(^|/)(\.raftmq|\.git|chaos-runs|history|tests)(/|$)|\.(log|sock|pid|pyc|c|pyx)$")
-"""Names that no wheel has. The shim of power cuts is C, and compiled where it is used."""
+"""Names that no wheel may have, except those in ALLOWED."""
 ALLOWED = ("data/power_shim.c",)
+"""Ends of names that a wheel may have all the same. The shim of power cuts is C, and is compiled where it is used."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Builds, checks, and lists the files with their sums."""
+    """Builds and checks the distributions, and prints the files with their sums. Returns 1 if something is wrong,
+    else 0."""
     options = _options().parse_args(arguments)
     out, work = options.out.resolve(), options.work.resolve()
     for folder in (out, work):
@@ -93,7 +95,8 @@ def say(text: str) -> None:
 
 
 def epoch() -> int:
-    """The time that all files get: SOURCE_DATE_EPOCH, or that of the commit."""
+    """Returns the time that all files get, in seconds since the Unix epoch: SOURCE_DATE_EPOCH, or that of the
+    commit."""
     if given := os.environ.get("SOURCE_DATE_EPOCH"):
         return int(given)
     command = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
@@ -110,7 +113,8 @@ def sdist(tree: Path, out: Path, work: Path) -> Path:
 
 
 def _same_everywhere(archive: Path) -> bytes:
-    """The archive again, sorted, without owners, with one time and two kinds of rights."""
+    """Returns the archive's bytes with its members sorted, without owners, with one time for all, and with one mode for
+    files and one for folders."""
     packed = io.BytesIO()
     with (
         tarfile.open(archive) as old,
@@ -146,7 +150,8 @@ def _backend(python: Path, what: str, tree: Path, into: Path, **variables: str) 
 
 
 def kernel_wheel(version: str, tree: Path, out: Path, work: Path, *, tagged: bool) -> bool:
-    """Makes the client's wheel with its compiled kernel; False where there is no such interpreter or no compiler."""
+    """Makes the client's wheel with its compiled kernel. Returns False if there is no such interpreter or no
+    compiler."""
     python = interpreter(version)
     if python is None or not shutil.which("cc"):
         return False
@@ -171,7 +176,7 @@ def kernel_wheel(version: str, tree: Path, out: Path, work: Path, *, tagged: boo
 
 
 def interpreter(version: str) -> Path | None:
-    """Returns the CPython of that version: on PATH, or among those of pyenv."""
+    """Returns the CPython of that version, from pyenv or from PATH; None if there is none."""
     named = [Path(found)] if (found := shutil.which(f"python{version}")) else []
     pyenv = sorted(Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")).glob(f"versions/{version}.*/bin/python"))
     for python in (*pyenv, *named):
@@ -190,7 +195,8 @@ def pinned(lock: str) -> str:
 
 
 def held(out: Path) -> Iterator[str]:
-    """Yields what is wrong with the wheels: data of runs, sources of the kernel, no licence, files in two of them."""
+    """Yields a sentence for each thing that is wrong with the wheels: data of runs, sources of the kernel, no licence,
+    a file that is in wheels of both distributions."""
     owners: dict[str, str] = {}
     for path in sorted(out.glob("*.whl")):
         distribution = path.name.partition("-")[0]
@@ -208,8 +214,8 @@ def _allowed(name: str) -> bool:
 
 
 def bill_of_materials(out: Path) -> None:
-    """Writes what the server is installed with, without a time or a random number. Raises CalledProcessError if it does
-    not fit the schema of CycloneDX."""
+    """Writes the list of the packages with which the server is installed (CycloneDX, JSON), without a time or a random
+    number. Raises CalledProcessError if the list does not fit the schema of CycloneDX."""
     command = [TOOLS / "cyclonedx-py", "requirements", "--validate", "--output-reproducible", "--of", "JSON"]
     command += ["-o", out / f"{SERVER}.cdx.json", ROOT / "requirements" / "base.lock"]
     subprocess.run(command, check=True)

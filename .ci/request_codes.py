@@ -1,6 +1,7 @@
-"""`.ci/request_codes.py`: writes what others take from the rows of the requests (`cluster.requests.table`).
+"""`.ci/request_codes.py`: writes the two places that are generated from the rows of the requests
+(`cluster.requests.table`).
 
-These are the names of the codes in raftmq_wire/request_codes.py, which clients share, and the table of
+These are raftmq_wire/request_codes.py, with the names of the codes, which clients share, and the table in
 docs/wire-protocol.md.
 tests/architecture/test_request_codes.py compares both with the rows.
 """
@@ -54,7 +55,7 @@ def table() -> str:
 
 
 def written() -> dict[Path, str]:
-    """Each file that comes from the rows -> its text."""
+    """Returns each of the two files -> its new text."""
     return {CODES: codes(), PAGE: TABLE.sub(lambda _: table(), PAGE.read_text())}
 
 

@@ -1,7 +1,7 @@
 """`.ci/same_code.py BEFORE [AFTER]`: proves that two commits differ in words alone.
 
 Compares the syntax trees of all Python files without the docstrings of modules, classes, functions and attributes.
-Prints the files that differ and ends with 1. Pages (.md) may differ. AFTER is HEAD.
+Prints the files that differ, and exits with 1 if there are any. Pages (.md) may differ. AFTER is HEAD by default.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Wordless(ast.NodeTransformer):
 
 
 def code_of(source: bytes) -> str:
-    """The syntax tree of a file as text, without words and places."""
+    """Returns the syntax tree of a file as text, without docstrings, comments and line numbers."""
     return ast.dump(Wordless().visit(ast.parse(source)))
 
 
@@ -51,7 +51,7 @@ def differing(before: str, after: str) -> list[str]:
             continue
         try:
             sides = [code_of(git("show", f"{commit}:{path}")) for commit in (before, after)]
-        except subprocess.CalledProcessError:  # it is new, or gone
+        except subprocess.CalledProcessError:  # the file is new, or was removed
             found.append(path)
         else:
             found += [path] if sides[0] != sides[1] else []

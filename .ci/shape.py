@@ -28,20 +28,20 @@ def show(title: str, rows: Iterable[str]) -> None:
 
 
 def functions(path: Path) -> Iterator[tuple[int, str]]:
-    """Lines and name of each function."""
+    """Yields (number of lines, names of the file and of the function) for each function in a file."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
             yield node.end_lineno - node.lineno + 1, f"{name_of(path)} {node.name}"
 
 
 def imported() -> Counter[str]:
-    """Module -> how many modules of the product import it."""
+    """Returns module -> the number of modules that import it, for all modules of the product."""
     graph = grimp.build_graph(*PRODUCT, cache_dir=None)
     return Counter({module: len(graph.find_modules_that_directly_import(module)) for module in graph.modules})
 
 
 def floors() -> Iterator[str]:
-    """The layers of each container, from the top floor to the ground."""
+    """Yields a line for each container of the import contracts, and then one for each of its layers, from the top."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     for contract in project["tool"]["importlinter"]["contracts"]:
         for container in contract.get("containers", []):

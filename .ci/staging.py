@@ -51,7 +51,7 @@ def product_files(root: Path = ROOT) -> Iterator[Path]:
 
 
 def is_of_the_client(file: Path) -> bool:
-    """True for a file of the distribution raftmq."""
+    """Returns True for a file of the distribution raftmq."""
     return any(file.is_relative_to(each) for each in OF_THE_CLIENT)
 
 
@@ -120,7 +120,8 @@ def _of_server(whole: dict[str, Any]) -> dict[str, Any]:
 
 
 def _entry_points(whole: dict[str, Any], *, of_the_client: bool) -> dict[str, Any]:
-    """The groups of one of them: the plugin of pytest is the client's."""
+    """Returns the entry points of one of the two distributions: the client has the plugin of pytest, the server all
+    others."""
     groups: dict[str, Any] = whole["project"]["entry-points"]
     return {name: points for name, points in groups.items() if (name == "pytest11") == of_the_client}
 

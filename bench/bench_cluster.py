@@ -34,7 +34,7 @@ def percentile(latencies: list[float], share: float) -> float:
 
 
 def row(size: int, batch: int, in_flight: int, result: Result, cpu: float) -> dict[str, float]:
-    """Returns one line of the report."""
+    """Returns the line of the report for one load. `cpu`: the CPU seconds of all nodes during the load."""
     return {
         "size": size,
         "batch": batch,

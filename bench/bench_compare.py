@@ -39,7 +39,7 @@ def measured(tree: Path) -> dict[tuple[int, ...], dict[str, float]]:
 
 
 def main() -> None:
-    """Measures both trees in turns and compares."""
+    """Measures both trees in turns and prints the comparison."""
     revision, rounds = os.environ.get("REV"), int(os.environ.get("ROUNDS") or "5")
     if not revision:
         raise SystemExit("name the commit to compare with: make bench-compare REV=HEAD~1")

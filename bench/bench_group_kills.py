@@ -60,8 +60,8 @@ Point = tuple[float, float]
 
 
 class Sends(NamedTuple):
-    """The sends to one group: the acknowledged ones, and the numbers of those that failed, were late, or were due in
-    all."""
+    """The sends to one group: the acknowledged ones, and the numbers of those that were not acknowledged (`failed`,
+    also if their outcome is unknown), that were sent late, and that were due in all."""
 
     stored: list[Point]
     failed: int

@@ -93,7 +93,8 @@ class Groups:
 
 
 def rows_of(figures: dict[str, list[Figures]]) -> list[dict[str, object]]:
-    """Returns a row for each load; ratios are of the same round's first load."""
+    """Returns a row for each load: medians of its rounds. A ratio compares it with the first load (one group) in the
+    same round."""
     first = next(iter(figures.values()))
     return [
         {

@@ -126,7 +126,7 @@ def total(part: Path) -> int:
 
 
 def main() -> None:
-    """Counts both trees and compares."""
+    """Counts the instructions in both trees and prints the comparison. Exits with 1 if a stage costs too much more."""
     if shutil.which("valgrind") is None:
         raise SystemExit("valgrind is missing: install it with the system's package manager")
     base = base_of(os.environ.get("BASE"))
@@ -148,7 +148,7 @@ def main() -> None:
 
 
 def report(base: str, rows: list[dict[str, object]]) -> None:
-    """Prints the comparison."""
+    """Prints the comparison with the commit `base`: a table, or JSON with JSON=1."""
     if os.environ.get("JSON"):
         print(json.dumps({"base": base, "rows": rows}))
         return

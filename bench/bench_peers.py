@@ -85,7 +85,7 @@ def main() -> None:
     open_seconds, times = float(os.environ.get("OPEN_SECONDS") or 10), int(os.environ.get("FAILOVERS") or 3)
     out = Path(os.environ["OUT"]).absolute() if os.environ.get("OUT") else None
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)  # now, so that a wrong setting costs no measurement
+        out.mkdir(parents=True, exist_ok=True)  # now, so that a wrong OUT fails before the measurement
 
     def tell(what: str) -> None:
         print(f"{time.monotonic() - began:6.0f} s  {what}", file=sys.stderr, flush=True)

@@ -1,10 +1,10 @@
 """`python bench/bench_pulls.py`: measures the rate at which consumers pull from a node, and the node's CPU per message.
 
-Three local nodes; the leader serves. Hot: the log is in the page cache. Cold: its pages are dropped first
-(posix_fadvise DONTNEED; they are synced), and each message is pulled once. Messages have 1 KiB and are stored by single
-sends: all in one queue, or in four queues in turns. CPU is user and system time of the leader. The order of the rows is
-reversed in every other round. Prints medians; with JSON=1 in the environment {"rows": [...]} alone. The defaults of the
-other variables are ROUNDS=3 and MESSAGES=65536.
+It runs three local nodes, of which the leader serves the pulls. In "hot" rows the log is in the page cache. In "cold"
+rows its pages are dropped first (posix_fadvise DONTNEED; they are synced), and each message is pulled once. Messages
+have 1 KiB and are stored by single sends: all in one queue, or in four queues in turns. CPU is user and system time of
+the leader. The order of the rows is reversed in every other round. Prints the medians of ROUNDS (3) rounds with
+MESSAGES (65536) messages; with JSON=1 in the environment {"rows": [...]} alone.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def drop_pages(home: Path) -> None:
 
 
 def measure(row: Row, port: int, pid: int, home: Path) -> dict[str, float]:
-    """Measures one row once."""
+    """Measures one row once, and returns its figures. For a hot row, all messages are pulled once before."""
     frames = shares(row)
     if row.kind == "cold":
         drop_pages(home)

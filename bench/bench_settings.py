@@ -1,9 +1,10 @@
 """`python bench/bench_settings.py`: measures the effect of single settings, each compared with the defaults, in
 alternating rounds.
 
-Three local nodes for each setting, 1 KiB, the loads of `make bench` with single sends. Prints medians: messages per
-second, p50, and CPU of all nodes per message, as ratios to the defaults of the same rounds. ROUNDS=3,
-SECONDS_PER_ROW=3; JSON=1 prints {"rows": [...]} alone. ONLY=name,name for some of the settings.
+Each setting gets three local nodes and the loads of `make bench` with single sends of 1 KiB. Prints medians of ROUNDS
+(3) rounds: messages per second, p50, and CPU of all nodes per message, and their ratios to the medians of the defaults.
+Each load takes SECONDS_PER_ROW (3). ONLY=name,name in the environment measures only these settings, beside the
+defaults; JSON=1 prints {"rows": [...]} alone.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def measure(environment: dict[str, str]) -> dict[int, dict[str, float]]:
 
 
 def loaded(port: int, pids: list[int]) -> dict[int, dict[str, float]]:
-    """Runs every load, after a warm-up."""
+    """Runs every load, after a warm-up; returns requests in flight -> figures."""
     load(port, 64, 1.5)
     rows = {}
     for in_flight in IN_FLIGHT:

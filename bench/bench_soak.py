@@ -1,11 +1,11 @@
 """`python bench/bench_soak.py`: measures what a node holds during a long run at full load: memory, handles, tasks.
 
-Three local nodes with retention.bytes_max, 512 requests of 1 KiB in flight, and a sample of each node every 10 seconds:
-resident memory without the pages of files (the part of the log in the page cache is not counted), open files, threads,
-asyncio tasks, bytes of the data directory. One connection at a time sends, each for 30 seconds. The first sixth of the
-run is left out, because caches and buffers have filled up by its end. The next 20 % of the run are the early part, the
-last 20 % the late part; the command prints the median of each and their ratio. MINUTES=30, BYTES_MAX=4294967296; JSON=1
-prints {"rows": [...]} alone.
+It runs three local nodes with retention.bytes_max = BYTES_MAX (4294967296) for MINUTES (30), with 512 requests of 1 KiB
+in flight. Every 10 seconds it takes a sample of each node: resident memory without the pages of files (the part of the
+log in the page cache is not counted), open files, threads, asyncio tasks, bytes of the data directory. One connection
+at a time sends, each for 30 seconds. The first sixth of the run is left out, because caches and buffers have filled up
+by its end. The next 20 % of the run are the early part, the last 20 % the late part; the command prints the median of
+each and their ratio. With JSON=1 in the environment it prints {"rows": [...], "acked": ..., "per_second": {...}} alone.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def main() -> None:
 
 
 def report(rows: list[dict[str, Any]], rates: list[float], acked: int, *, quiet: bool) -> None:
-    """Prints the rows."""
+    """Prints the rows, the number of acknowledged messages, and the median rates of the early and the late part."""
     part = max(len(rates) // 5, 1)
     early, late = median(rates[len(rates) // 6 :][:part]), median(rates[-part:])
     if quiet:

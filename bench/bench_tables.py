@@ -8,9 +8,13 @@ SIGKILL `--kills` times, at random moments, and started again at once. So is the
 times.
 
 The freshness of a message is the time from the moment at which it was stored (`store_ms`) to the moment at which the
-commit with it became visible (the time of the commit's file in the Delta log). At the end the table is completed and
-its small files are merged. Then each reader must find every message of the cluster exactly once, and all acknowledged
-messages must be there. The exit code is 1 if this fails. JSON=1 in the environment prints {"rows": [...]} alone.
+commit with it became visible (the time of the commit's file in the Delta log). It is counted from the first commit on:
+a program that keeps a table runs for weeks, and takes "first commit, s" to start, for Spark's JVM and session most of
+it. A start after a kill counts.
+
+At the end the table is completed and its small files are merged. Then each reader must find every message of the
+cluster exactly once, and all acknowledged messages must be there. The exit code is 1 if this fails. JSON=1 in the
+environment prints {"rows": [...]} alone.
 """
 
 from __future__ import annotations
@@ -128,17 +132,21 @@ def strikes(args: argparse.Namespace, keeper: Keeper, cluster: LocalCluster) -> 
     return sorted([(chance.uniform(0.03, 0.97) * args.seconds, act) for act in acts], key=lambda each: each[0])
 
 
-def ages_ms(folder: Path) -> np.ndarray[Any, Any]:
-    """Returns for each row the time from its storing to its visibility in the table, in ms."""
-    found = []
+Array = np.ndarray[Any, Any]
+
+
+def stored_and_visible_ms(folder: Path) -> tuple[Array, Array]:
+    """Returns for each row the times in ms since the epoch at which it was stored, and visible in the table."""
+    stored: list[Array] = []
+    visible: list[Array] = []
     for commit in sorted((folder / "_delta_log").glob("*.json")):
-        visible_ms = commit.stat().st_mtime * 1e3
         for line in commit.read_text().splitlines():
             added = json.loads(line).get("add")
             if added and added["dataChange"]:
-                stored = pq.read_table(folder / unquote(added["path"]), columns=["store_ms"], partitioning=None)
-                found.append(visible_ms - stored["store_ms"].cast("int64").to_numpy())
-    return np.concatenate(found)
+                rows = pq.read_table(folder / unquote(added["path"]), columns=["store_ms"], partitioning=None)
+                stored.append(rows["store_ms"].cast("int64").to_numpy())
+                visible.append(np.full(len(stored[-1]), commit.stat().st_mtime * 1e3))
+    return np.concatenate(stored), np.concatenate(visible)
 
 
 def readings(folder: Path, *, spark: bool) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -196,15 +204,18 @@ def measured(args: argparse.Namespace, home: Path) -> dict[str, Any]:
             keeper = Keeper(cluster.servers, folder, home / "log", spark=args.spark)
             sender.start()
             keeper.start()
-            begun_s = time.monotonic()
+            begun_s, begun_ms = time.monotonic(), time.time() * 1e3
             for at_s, act in strikes(args, keeper, cluster):
                 time.sleep(max(0.0, begun_s + at_s - time.monotonic()))
                 act()
             time.sleep(max(0.0, begun_s + args.seconds - time.monotonic()))
             sender.end()
             keeper.kill()
+            ended_ms = time.time() * 1e3
             subprocess.run([*keeper.words, "--once"], check=True, capture_output=True)
-            ages = ages_ms(folder)
+            stored, visible = stored_and_visible_ms(folder)
+            first_ms = visible.min()
+            ages = (visible - stored)[(stored >= first_ms) & (visible <= ended_ms)]
             subprocess.run(
                 [sys.executable, "-m", "raftmq", "table", "compact", str(folder)], check=True, capture_output=True
             )
@@ -214,9 +225,10 @@ def measured(args: argparse.Namespace, home: Path) -> dict[str, Any]:
                 wrong.append(f"readers differ: {found}")
             return {
                 "kept by": "spark table" if args.spark else "table run",
-                "messages": len(ages),
+                "messages": len(stored),
                 "acknowledged": len(sender.acknowledged),
                 "unknown": sender.failed,
+                "first commit, s": round(float(first_ms - begun_ms) / 1e3, 1),
                 "freshness p50, s": round(float(np.percentile(ages, 50)) / 1e3, 2),
                 "p99": round(float(np.percentile(ages, 99)) / 1e3, 2),
                 "most": round(float(ages.max()) / 1e3, 2),

@@ -8,7 +8,7 @@ flight, for RaftMQ and an echo server (bench/echo_server.py) in alternating ROUN
 and a follower's part of it, and p50. `ratio` is the CPU compared with that of one connection with as many in flight,
 medians of the rounds.
 
-With JSON=1 only {"wake": [...], "connections": [...]}. SECONDS_PER_ROW (2) is the duration of each load.
+With JSON=1 it prints only {"wake": [...], "connections": [...]}. SECONDS_PER_ROW (2) is the duration of each load.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ class Echo(asyncio.Protocol):
     """One connection: it answers all frames of one read with one write."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called when the connection is made: no bytes are pending."""
+        """Stores the transport. No bytes are pending yet."""
         self._transport = cast(asyncio.Transport, transport)
         self._pending = b""
 

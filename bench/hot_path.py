@@ -44,13 +44,13 @@ STAGES = {
 }
 """The stages of sends: name -> requests in flight, messages per request, rounds."""
 NAMED = {"named send, 64": (64, 1, 24)}
-"""The same, for sends in a session that the client names, as RaftMQ's client does."""
+"""Like STAGES, for sends in a session that the client names, as RaftMQ's client does."""
 UNDER_QUOTA = {
     "send, 1 in flight, under a quota": (1, 1, 100),
     "send, 64, under a quota": (64, 1, 24),
 }
-"""The same for sends that have a quota of messages and one of bytes, which they do not reach. They come last, because
-setting a quota changes the node for all later stages."""
+"""Like STAGES, for sends that have a quota of messages and one of bytes, which they do not reach. They come last,
+because setting a quota changes the node for all later stages."""
 WITH_PEERS = {
     "send, 1 in flight, two peers": (1, 1, 60),
     "send, 64, two peers": (64, 1, 16),

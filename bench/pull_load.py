@@ -77,7 +77,8 @@ def pull_frame(topic: str, opaque: int, queue_id: int, offset: int, count: int, 
 
 
 class Consumer(asyncio.Protocol):
-    """Sends the pulls in `frames`, in turn, until `seconds` have passed; with `seconds` 0, sends each frame once."""
+    """Sends the pulls in `frames`, in turn, until `seconds` have passed; with `seconds` 0, sends each frame once. At
+    most `in_flight` pulls are unanswered at a time."""
 
     def __init__(self, topic: str, frames: list[bytes], in_flight: int, seconds: float) -> None:
         self._frames = frames
@@ -168,6 +169,7 @@ async def _pull(host: str, port: int, topic: str, shares: list[list[bytes]], in_
 
 
 def pull(host: str, port: int, topic: str, shares: list[list[bytes]], in_flight: int, seconds: float) -> Pulled:
-    """Pulls over one connection per share of the frames, each with `in_flight` pulls unanswered, by a Consumer each."""
+    """Opens a connection with a Consumer for each list of frames in `shares`, and lets all of them pull at the same
+    time (`in_flight` and `seconds` as for Consumer). Returns their totals."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_pull(host, port, topic, shares, in_flight, seconds))

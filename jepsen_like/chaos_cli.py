@@ -160,8 +160,8 @@ def _wish(
 
 
 def _beside(wish: RunRequest, names: str) -> RunRequest:
-    """Returns the request changed so that each of its attacks is played by itself during each of the faults in `names`
-    (fault names separated by commas, or "all"). Raises LocalError.
+    """Returns the request changed so that each of its attacks is played by itself during each of the events in `names`
+    (names from `concurrent_events.BESIDE` separated by commas, or "all"). Raises LocalError.
     """
     from cluster.config.source import nearest
     from jepsen_like.live.plan import all_hostile

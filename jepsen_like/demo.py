@@ -287,7 +287,7 @@ def _applied(view: GroupStatus) -> list[int]:
 
 
 def _last_index(view: GroupStatus) -> int:
-    """Returns the leader's commit index: all acknowledged entries are at or below it."""
+    """Returns the highest commit index of any node, -1 if no node answers. Acknowledged entries are at or below it."""
     return max((int(node.status["commit_index"]) for node in view.nodes if node.status), default=-1)
 
 

@@ -85,7 +85,8 @@ class Sender:
         """Sends every record and returns when each send has an outcome.
 
         When `strike_at` records are sent, it calls `aim()`, which may take its time; it calls the returned function as
-        soon as `in_flight_min` sends are in flight. Raises SendError if there never were that many.
+        soon as `in_flight_min` sends are in flight. Raises SendError if there never were that many, or if a send has no
+        outcome _WAIT_S seconds after the last.
         """
         struck: StrikeCounts | None = None
         blow: Callable[[], None] | None = None

@@ -1,5 +1,5 @@
-"""`raftmq chaos fuzz`: sends almost valid requests to every handler of three live nodes, and checks the nodes'
-invariants afterwards."""
+"""`raftmq chaos fuzz`: sends almost valid requests to every handler of three live nodes, and checks meanwhile and
+afterwards that the nodes still work."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ import msgspec
 FORMAT = "raftmq-history"
 VERSION = 1
 READERS_FROM = 1_000_000
-"""The first process number of readers of replicas; lower numbers are for clients such as senders."""
+"""The reader of a replica has the process number READERS_FROM plus the number of its node."""
 
 NODES_PER_GROUP = 1000
 """Factor of the group in the number of a node (see `node_number`). It is larger than any node id of a run."""
@@ -74,7 +74,7 @@ class HistoryError(Exception):
 
 
 class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """One step of one operation. `value` is plain JSON; its shape depends on `f` (see `checker_log`)."""
+    """One step of one operation. `value` is plain JSON; its shape depends on `f` (see `checkers.history_steps`)."""
 
     index: int
     """The position in the history, from 0, without gaps."""

@@ -98,7 +98,7 @@ def seeds_from(first_seed: int | None) -> tuple[int, str]:
 
 
 def conclude(steps: Sequence[NightStep], date: str, commit: str) -> int:
-    """Prints the summary of all steps; returns the exit code."""
+    """Prints the summary of all steps; returns exit code 1 if any step failed, else 0."""
     for step in steps:
         click.echo(step.line)
     if lines := table_lines(steps, date, commit):

@@ -1,5 +1,4 @@
-"""Reads every queue of one node from the first offset to the end and records the rows, unfiltered, as steps of a
-history."""
+"""Reads queues of one node from offset zero to their ends, and records the rows, unfiltered, as steps of a history."""
 
 from __future__ import annotations
 

@@ -94,7 +94,8 @@ def _is_equality(each: Any) -> bool:
 
 
 def _interval(each: Any, values: Sequence[Any]) -> tuple[int | None, int | None]:
-    """Returns the interval (lowest, one above the highest) of whole numbers that satisfy the filter."""
+    """Returns the interval (lowest, one above the highest) that contains all whole numbers that satisfy the filter;
+    None in place of a bound that the filter does not set."""
     name = type(each).__name__
     low, high = min(values), max(values)
     if name in ("GreaterThan", "GreaterThanOrEqual"):

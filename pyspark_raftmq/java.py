@@ -81,7 +81,7 @@ def _homes() -> Iterator[Path]:
 
 def make_home(java: Path, folder: Path) -> Path:
     """Makes a JAVA_HOME in `folder` whose `java` is a script that drops Spark's flag and then executes `java`. Rewrites
-    the script if it differs."""
+    the script if it differs. Returns the JAVA_HOME."""
     home = folder / f"java-{java_version(java)}"
     launcher = home / "bin" / "java"
     text = _LAUNCHER.format(java=shlex.quote(str(java)))

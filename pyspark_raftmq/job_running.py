@@ -23,7 +23,7 @@ LOOK_S = 0.5
 
 
 def session_options(command: Any) -> Any:
-    """Adds --master and --memory."""
+    """Adds the options --master and --memory to a command."""
     master = click.option(
         "--master",
         metavar="URL",
@@ -71,7 +71,7 @@ def job_session(master: str | None, memory: str, *, quiet: bool) -> Iterator[Spa
     """Yields a Spark session for one job and stops it afterwards. A session that is already active belongs to the
     caller's program, and is not stopped.
 
-    Unless `quiet`, a bar on stderr shows the progress of the running tasks. Spark logs only what ends it. The stack
+    Unless `quiet`, a bar on stderr shows the progress of the running tasks. Spark logs only fatal errors. The stack
     trace of a failed task, some sixty lines, is left out, because the command explains the error. RAFTMQ_DEBUG=1 shows
     it.
     """

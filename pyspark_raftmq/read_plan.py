@@ -66,7 +66,8 @@ def topics_of(mq: raftmq.Client, options: ReadOptions) -> list[str]:
 
 
 def plan_topics(catalog: Catalog, options: ReadOptions, topics: Sequence[str], ending: TopicBounds) -> list[QueueRange]:
-    """Plans the ranges from the start that the options give to `ending`. Raises PlanError."""
+    """Returns the range of each queue of the topics: from the start in `options` up to the end in `ending`. Raises
+    PlanError."""
     found: list[QueueRange] = []
     for topic in topics:
         try:

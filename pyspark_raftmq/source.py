@@ -140,8 +140,8 @@ class FilteringReader(TopicReader):
     """A reader to which Spark passes the filters of the query."""
 
     def pushFilters(self, filters: Sequence[Filter]) -> Sequence[Filter]:
-        """Uses the filters to plan less, and to leave out rows in the tasks. Returns all filters, so that Spark applies
-        them too."""
+        """Uses the filters to plan smaller ranges, and to leave out rows in the tasks. Returns all filters, so that
+        Spark applies them too."""
         self._narrowing = narrowing_of(filters)
         self._rows = row_filter_of(filters)
         return filters

@@ -44,7 +44,7 @@ _SAMPLE_MESSAGES = 32
 
 
 def _ids(kept: Mapping[Queue, Kept]) -> dict[str, TopicIdentity]:
-    """Returns topic -> its identity, for each existing topic whose identity is known."""
+    """Returns the key that `id_key` gives a topic -> its identity, for each existing topic whose identity is known."""
     return {id_key(queue): found.counted_in for queue, found in kept.items() if found.counted_in is not None}
 
 
@@ -103,7 +103,8 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         return start if self._planned == done else self._planned.to_json()
 
     def _end_of_batch(self, done: StreamOffset, limit: ReadLimit) -> StreamOffset:
-        """Returns the end of the batch that begins at `done`; `done` itself if there are no new messages."""
+        """Returns the end of the batch that begins at `done`; `done` itself if there are no new messages, no queue's
+        position jumps, and no topic has a new id."""
         kept = self._kept_to_target()
         self._tell_gone(done, kept)
         self._commit(done, kept)
@@ -176,10 +177,11 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         return {queue: kept for queue, kept in found.items() if self._options.topics.has(*queue)}
 
     def _kept_to_target(self) -> dict[Queue, Kept]:
-        """Returns the offsets that may be read. For a query that ends at a target, the end of each queue is that of the
-        target. If the options accept losses, its beginning is the present one, because retention continues to remove
-        messages; and if a topic is created again during the query, its target becomes its end at the time when the
-        query noticed that."""
+        """Returns the range of offsets that may be read from each queue: all that it keeps now, or, for a query that
+        ends at a target, up to the target. If the options accept losses, a range with a target begins at the queue's
+        present first offset, because retention continues to remove messages, and a queue that no longer exists is left
+        out. If a topic was created again during the query, the ends that its queues had when the query noticed become
+        the new target."""
         if self._target is None:
             return self._kept()
         if self._options.fail_on_data_loss:
@@ -242,7 +244,8 @@ class TopicStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         self._gone = gone
 
     def _within(self, limit: ReadLimit, first: dict[Queue, int], lags: dict[Queue, int]) -> dict[Queue, int]:
-        """Returns the number of messages that the batch takes from each queue."""
+        """Returns the number of messages that the batch takes from each queue; {} if fewer messages wait than
+        `minOffsetsPerTrigger` asks for."""
         options = self._options
         if isinstance(limit, ReadAllAvailable):  # Spark's own limit takes precedence over the options
             return lags

@@ -5,9 +5,9 @@
 `topics` has for each queue the offset to read next. `began` has the first offset of queues whose batch does not begin
 where the offset before it ended: new queues, and those that were created again. Start and end together therefore name
 exact ranges, whatever the cluster keeps when the batch is run again. `ids` has the identity of each topic in which the
-offsets count. Each group of brokers has its own identity of a topic; the key of a further group's is "GROUP/TOPIC". It
-is absent from checkpoints of earlier releases, and added by the first batch. Queue ids are numbers of queues
-(`raftmq_wire.queue_numbers`), so a checkpoint of a cluster of one group stays valid when groups are added.
+offsets count. Each group of brokers has its own identity of a topic; in groups other than the first, the key is
+"GROUP/TOPIC". `ids` is absent from checkpoints of earlier releases, and added by the first batch. Queue ids are numbers
+of queues (`raftmq_wire.queue_numbers`), so a checkpoint of a cluster of one group stays valid when groups are added.
 """
 
 from __future__ import annotations

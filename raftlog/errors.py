@@ -14,7 +14,7 @@ class NotLeaderError(RaftLogError):
 
 
 class ProposalDroppedError(RaftLogError):
-    """The leader accepts no proposals at present (leadership transfer, full window): nothing was proposed."""
+    """The leader accepts no proposals while it transfers leadership: nothing was proposed."""
 
 
 class MembershipError(RaftLogError, ValueError):
@@ -47,7 +47,8 @@ class OutOfRangeError(RaftLogError, LookupError):
 
 
 class CorruptLogError(StorageError):
-    """Bytes below the durable point fail their checksum. They are never cut, but repaired from peers."""
+    """A file of the log, or one beside it, is damaged, missing, of another log, or of a format that this version does
+    not read. The message says what is wrong."""
 
 
 class LogGoneError(CorruptLogError):

@@ -33,7 +33,7 @@ def why_unknown(what: Path | str, found: object, known: int) -> tuple[str, str, 
 
 def why_above(what: Path | str, level: int, known: int) -> tuple[str, str, str]:
     """Returns three lines for people that refuse data, or a cluster, of a level that this version does not know.
-    `level`: that of the data; `known`: the newest that this version knows (`statemachine.levels.LEVEL`)."""
+    `level`: the level of the data; `known`: the newest level that this version knows (`statemachine.levels.LEVEL`)."""
     return (
         f"{what} has level {level}: a newer RaftMQ was finalized there",
         f"this version knows levels up to {known} and would misread it; nothing was changed",
@@ -52,8 +52,8 @@ def remark(what: str, found: object, known: int) -> str:
 
 
 def uuid_in(value: Any) -> UUID:
-    """Returns a field of a stored format as a UUID. Raises TypeError unless it is bytes, ValueError unless they are 16:
-    `UUID` itself asserts the type."""
+    """Returns a field of a stored format as a UUID. Raises TypeError unless the field is bytes, ValueError unless it
+    has 16. `UUID` alone would raise AssertionError for a wrong type."""
     if not isinstance(value, bytes):
         raise TypeError(f"a uuid is 16 bytes, not {value!r}")
     return UUID(bytes=value)

@@ -9,7 +9,7 @@ All integers big-endian (docs/disk-format.md draws it)::
     16  frame_length  u32   header and payload, bytes
     20  group_id      u32
     24  type          u8    EntryType
-    25  version       u8    frame format, 1
+    25  version       u8    frame format, 10
     26  flags         u16   FLAG_ROLL
     28  reserved      u32   0
     32  term          u64
@@ -108,8 +108,8 @@ def check_follows(tail: LogTail, entry: Entry) -> None:
 
 
 def follow(tail: LogTail, entry: Entry) -> LogTail:
-    """Returns `tail_after`. Raises FrameError unless `entry` is the successor of `tail`: index, position, parent, term,
-    time."""
+    """Returns the tail of the log once `entry` is appended, like `tail_after`. Raises FrameError unless `entry` is the
+    successor of `tail`: next index, position and parent, and neither term nor time before those of `tail`."""
     if (
         entry.index != tail.index + 1
         or entry.position != tail.end_position
@@ -178,7 +178,7 @@ class FrameHeader:
         self.raw = raw
 
     def wrong_payload(self) -> FrameError:
-        """Returns the error for a payload that is not the one that was written."""
+        """Returns the error for a payload that does not match the header's `payload_crc`."""
         return FrameError(f"payload CRC mismatch at index {self.index}, position {self.position}")
 
     def entry(self, payload: bytes) -> Entry:

@@ -68,17 +68,17 @@ class Membership(NamedTuple):
 
     @property
     def node_uuids(self) -> dict[NodeId, UUID]:
-        """node id -> node uuid of every voter and learner."""
+        """The uuids of all voters and learners: node id -> node uuid."""
         return dict((*self.voters, *self.learners))
 
     @property
     def voter_ids(self) -> tuple[NodeId, ...]:
-        """Ids of the voters, as listed."""
+        """Ids of the voters, in the order of `voters`."""
         return tuple(voter.id for voter in self.voters)
 
     @property
     def learner_ids(self) -> tuple[NodeId, ...]:
-        """Ids of the learners, as listed."""
+        """Ids of the learners, in the order of `learners`."""
         return tuple(learner.id for learner in self.learners)
 
     @property
@@ -138,7 +138,7 @@ def with_learner(old: Membership, voter: Voter, address: Address, *, manual: boo
 
 
 def promoted(old: Membership, node: NodeId) -> Membership:
-    """Returns the members with the learner `node` as a voter. Raises MembershipError."""
+    """Returns the members with the learner `node` as a voter. Raises MembershipError if `node` is not a learner."""
     learner = next((learner for learner in old.learners if learner.id == node), None)
     if learner is None:
         what = "a voter already" if node in old.voter_ids else "no member: add it first"
@@ -187,8 +187,8 @@ def with_address(old: Membership, address: Address) -> Membership:
 
 
 def is_single_change(old: Membership, new: Membership) -> bool:
-    """Returns True if `old` and `new` differ by at most one member that joins, leaves, becomes a voter, or moves to
-    another address.
+    """Returns True if `old` and `new` are of one cluster and differ by exactly one member that joins, leaves, becomes a
+    voter, or moves to another address.
 
     Then any majority of `old` and any majority of `new` have a voter in common (thesis, 4.1).
     """
@@ -246,7 +246,7 @@ def decode(entry: Entry) -> Membership:
 
 
 def decode_payload(payload: bytes, index: int) -> Membership:
-    """Reads the payload of the MEMBERSHIP entry at `index`. Raises FrameError."""
+    """Reads the payload of the MEMBERSHIP entry at `index`. Raises FrameError if this version cannot read it."""
     try:
         fields = msgpack.unpackb(payload)
         if not is_known(fields["format"], FORMAT):

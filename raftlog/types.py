@@ -15,7 +15,7 @@ NodeId = NewType("NodeId", int)
 
 NOBODY = NodeId(0)
 FIRST_GROUP, GROUPS_MAX = 1, 64
-"""The number of the group of a cluster that has one, and the highest number of a group."""
+"""The number of a cluster's first group of brokers, and the highest number that a group may have."""
 
 
 class Voter(NamedTuple):

@@ -20,7 +20,7 @@ class ExitCode(IntEnum):
     UNREACHABLE = 4
     """No server of the cluster answered."""
     REFUSED = 5
-    """The cluster or the data directory is not in a state that allows it; nothing was changed."""
+    """The cluster or the data directory is not in a state that allows the command; nothing was changed."""
     LEFT = 8
     """The command was carried out, except for a part that did not happen within the time allowed."""
 

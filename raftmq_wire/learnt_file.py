@@ -48,7 +48,8 @@ class TopicLimits(NamedTuple):
 
 
 class LearntOrigin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The data of a file about its origin: the cluster, and the times at which and from which it was learnt."""
+    """The origin of a file: the cluster whose messages were counted, the time when the file was made and until which it
+    is valid, and the span of the messages."""
 
     cluster: Annotated[str, Meta(max_length=64)]
     """The id of the cluster from whose messages the limits were learnt."""

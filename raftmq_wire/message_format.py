@@ -103,8 +103,8 @@ def decode_host(data: bytes) -> Host:
 
 
 def encode_message(message: Message) -> bytes:
-    """Encodes a message in its stored form. The IPv6 bits of the sys flag follow the addresses. Raises
-    MessageFormatError."""
+    """Encodes a message in its stored form. Sets the IPv6 bits of the sys flag to match the addresses. Raises
+    MessageFormatError for a topic or properties that are too long, and for an address that is not numeric."""
     topic = message.topic.encode()
     if len(topic) <= TOPIC_BYTES_V1:
         magic, topic_length = MAGIC_V1, bytes((len(topic),))
@@ -144,8 +144,8 @@ def encode_message(message: Message) -> bytes:
 
 
 def decode_message(data: bytes, at: int = 0, *, hosts: bool = True) -> tuple[Message, int]:
-    """Decodes the message that starts at `at`; returns it and the position of its end. Raises MessageFormatError, also
-    for a wrong body CRC.
+    """Decodes the message that starts at the offset `at` of `data`; returns it and the offset of its end. Raises
+    MessageFormatError, also for a wrong body CRC.
 
     Without `hosts`, born and store host are left at their defaults, because turning two addresses into text costs as
     much as all the rest.

@@ -1,8 +1,7 @@
 """The properties of a message: `name 0x01 value 0x02`, repeated; the last 0x02 may be missing.
 
-This is the one parser of this format. Every other module that needs a property calls it. The native kernel and
-`raftmq.arrow.properties` have parsers of their own, which a test compares with this one
-(`tests/cluster/broker/test_one_parser.py`).
+Modules that need a property call this one. Only the native kernel and `raftmq.arrow.properties` have parsers of their
+own, which a test compares with this one (`tests/cluster/broker/test_one_parser.py`).
 
 An entry counts if its name and its value are not empty; a value may contain 0x01. If several entries that count have
 the same name, the last one gives the value. Source: RocketMQ's MessageDecoder.string2messageProperties, which puts the

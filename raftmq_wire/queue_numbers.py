@@ -41,7 +41,8 @@ def queue_text(number: int) -> str:
 
 
 def queues_text(numbers: Iterable[int]) -> str:
-    """Returns the queues as text for people, such as "0 to 7", or "0 to 7, 2/0 to 2/7"; "none" if there are none."""
+    """Returns the queues as text for people, such as "0 to 7", or "0 to 7, 2/0 to 2/7"; "none" if there are none.
+    Assumes that each group has all queues from 0 up to its highest number."""
     last = {group_of(number): number for number in sorted(numbers)}
     parts = [f"{queue_text(number_of(group, 0))} to {queue_text(number)}" for group, number in last.items()]
     return ", ".join(parts) or "none"
@@ -58,7 +59,7 @@ def parse_queue(text: str) -> int:
 
 def offset_text(group: int, offset: int) -> str:
     """Returns an offset with its group as people read and write it: "120" in the first group, "2/120" in group 2. The
-    offset is a position in the group's log, or an offset in a queue of which each group has one."""
+    offset is a position in the group's log, or a queue offset in a topic that has one queue in each group."""
     return str(offset) if group == FIRST_GROUP else f"{group}/{offset}"
 
 

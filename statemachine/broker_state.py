@@ -61,8 +61,8 @@ class ApplyRun(NamedTuple):
 
 
 class BrokerState(StateReads):
-    """The state of one Raft group, stored in a KV that nobody else writes. Raises KVError if a newer version
-    wrote it."""
+    """The state of one Raft group, stored in a KV that nobody else writes. Raises KVError if its rows have a format or
+    a level that this version does not know."""
 
     ROWS = ((META, meta_keys.APPLIED_KEY), (META, meta_keys.FORMAT_KEY), (META, meta_keys.SUMS_KEY))
     """The rows that belong to no family: (column, prefix of keys), as in `Family.ROWS`."""
@@ -134,7 +134,7 @@ class BrokerState(StateReads):
 
     def _apply_run(self, entries: Sequence[Entry]) -> ApplyRun:
         stage = Stage(self._kv)
-        if self._mark is NOTHING_APPLIED:  # before the other rows, so that a marker in this run counts it
+        if self._mark is NOTHING_APPLIED:  # put before the other rows, so that a marker in this run counts the row
             stage.put(META, meta_keys.FORMAT_KEY, keys.U32.pack(keys.FORMAT))
         term, index = self._mark.term, self._mark.index
         results: list[list[CommandResult]] = []

@@ -34,7 +34,8 @@ class CheckpointReader:
     """An open checkpoint or stopped database, for use in a `with` statement.
 
     `strict`: a WAL that ends in the middle of a record counts as damage too, because a flipped bit may be the cause.
-    Raises KVCorruptError if the database is damaged, KVError if it cannot be opened or is of a newer version.
+    Raises KVCorruptError if the database is damaged, KVError if it cannot be opened, or has a format or a level that
+    this version does not know.
     """
 
     def __init__(self, path: Path, *, strict: bool = False) -> None:

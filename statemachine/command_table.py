@@ -16,7 +16,8 @@ unpack_change: Final = _READER.unpack_change
 
 
 def in_entry(kind: int, payload: bytes) -> list[Found]:
-    """Returns the commands of a COMMAND or CHANGE entry; [] for another kind. Raises ValueError."""
+    """Returns the commands of a COMMAND or CHANGE entry; [] for an entry of another type. Raises ValueError if the
+    payload is malformed."""
     if kind == EntryType.CHANGE:
         return unpack_change(payload)[1]
     return unpack(payload) if kind == EntryType.COMMAND else []

@@ -96,10 +96,11 @@ def level_of(commands: Iterable[Command]) -> int:
 class CommandResult(NamedTuple):
     """The result of one command, the same on every replica.
 
-    `code` is "" or one of: exists (ok: if_absent was set and one exists, which is `value`), reset (ok: commits of
-    queues that were reset are left out), not_found, conflict (set_config, create_user, copy_truth), refused
-    (access/users.py, `Command.OF_TRUTH`, copy_truth, prepare_write), invalid (`value` says why); committed, incomplete,
-    full, prepared (staged_writes.py).
+    `code` is "" or one of: exists (with `ok`: if_absent was set and one exists, which is `value`; without: the name is
+    taken), reset (with `ok`: commits of queues that were reset are left out), not_found, conflict (the command was made
+    from a state that has changed since), refused (the state does not allow the change, or the group of brokers does not
+    take the command: `Command.OF_TRUTH`), invalid (`value` says why); committed, incomplete, full, prepared
+    (staged_writes.py, prepared_writes.py).
     """
 
     ok: bool
@@ -143,21 +144,22 @@ def converted(value: object, kind: type[T]) -> T:
 
 
 def checked_int(value: Any, what: str, low: int, high: int) -> int:
-    """Returns `value` if it is an int in low..high. Raises InvalidCommandError."""
+    """Returns `value` if it is an int in low..high; otherwise raises InvalidCommandError."""
     if type(value) is not int or not low <= value <= high:
         raise InvalidCommandError(f"{what} must be a whole number in {low}..{high}, not {value!r}")
     return value
 
 
 def checked_str(value: Any, what: str) -> str:
-    """Returns `value` if it is a str. Raises InvalidCommandError."""
+    """Returns `value` if it is a str; otherwise raises InvalidCommandError."""
     if type(value) is not str:
         raise InvalidCommandError(f"{what} must be a text, not {value!r}")
     return value
 
 
 def checked_name(value: Any, what: str, length_max: int) -> str:
-    """Returns `value` if it is a name of 1 to `length_max` characters. Raises InvalidCommandError."""
+    """Returns `value` if it is a name of 1 to `length_max` letters, digits and % | _ -; otherwise raises
+    InvalidCommandError."""
     name = checked_str(value, what)
     if not 0 < len(name) <= length_max:
         raise InvalidCommandError(f"a {what} has 1 to {length_max} characters, not {len(name)}")
@@ -167,14 +169,14 @@ def checked_name(value: Any, what: str, length_max: int) -> str:
 
 
 def checked_bool(value: Any, what: str) -> bool:
-    """Returns `value` if it is a bool. Raises InvalidCommandError."""
+    """Returns `value` if it is a bool; otherwise raises InvalidCommandError."""
     if type(value) is not bool:
         raise InvalidCommandError(f"{what} must be true or false, not {value!r}")
     return value
 
 
 def checked_str_map(value: Any, what: str) -> dict[str, str]:
-    """Returns `value`, keys sorted, if it maps str to str. Raises InvalidCommandError."""
+    """Returns `value`, keys sorted, if it maps str to str; otherwise raises InvalidCommandError."""
     if type(value) is not dict or not all(type(k) is str and type(v) is str for k, v in value.items()):
         raise InvalidCommandError(f"{what} must map texts to texts, not {value!r}")
     return dict(sorted(value.items()))
@@ -193,7 +195,7 @@ _ARRAY_16 = 0xDC
 """The first byte of a msgpack array with a count of 16 bits. Arrays with a shorter count have a lower first byte, with
 a longer count a higher one."""
 _PLACE = re.compile(r"\$\[(\d+)\]")
-"""The number of an argument in an error text of msgspec; 0 is the command's name."""
+"""A pattern that finds the number of an argument in an error text of msgspec; 0 is the command's name."""
 
 
 def pack(commands: Sequence[Command]) -> bytes:
@@ -266,7 +268,7 @@ class CommandReader:
         return self._found_in(_unpacked(data)) if data else []
 
     def unpack_change(self, data: bytes) -> tuple[str, list[Found]]:
-        """Returns the author and the commands of a CHANGE entry. Raises ValueError."""
+        """Returns the author and the commands of a CHANGE entry. Raises ValueError if the payload is malformed."""
         found = _unpacked(data)
         if not isinstance(found, list) or len(found) != 2:
             raise ValueError("not an author with commands")
@@ -315,6 +317,6 @@ def _unpacked(data: bytes) -> object:
     charge_text(len(data))
     try:
         found: object = msgpack.unpackb(data, raw=False, strict_map_key=False)
-    except TypeError as error:  # a map whose key is itself an array or a map
+    except TypeError as error:  # raised for a map whose key is itself an array or a map
         raise ValueError(str(error)) from error
     return found

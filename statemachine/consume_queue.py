@@ -68,7 +68,7 @@ class _Rows:
         self.step()
 
     def is_spent(self) -> bool:
-        """Returns True if the walk has read its `rows_max` rows; a walk may read a few more."""
+        """Returns True if the walk has read its `count_max` rows. `leave` may read a few more."""
         return self._left <= 0
 
     def step(self) -> None:
@@ -93,7 +93,8 @@ class _Rows:
 
 
 class ConsumeQueues(Family):
-    """All consume queues. `max_offset` and `min_offset` may be called on any thread, all else on the apply thread."""
+    """All consume queues. Any thread may call `max_offset`, `min_offset` and `stored_queues`. All other methods are for
+    the apply thread."""
 
     ROWS = ((CQ, b""),)
 
@@ -125,8 +126,8 @@ class ConsumeQueues(Family):
         return cls(families.kv, removed=families[Removals].topics)
 
     def max_offset(self, topic_id: int, queue_id: int) -> int:
-        """Returns the offset that the queue's next message gets, 0 if it never had one. Every item below it can be
-        read.
+        """Returns the offset that the queue's next message gets; 0 if it never had one, or for a deleted topic. Every
+        item below it that was not trimmed can be read.
 
         The first call derives it from the queue's last chunk. `setdefault` keeps a value that the apply thread
         published meanwhile, which is never lower.
@@ -147,8 +148,8 @@ class ConsumeQueues(Family):
         return max(queues, queue_reads.queues_with_rows(self._kv, topic_id))
 
     def min_offset(self, topic_id: int, queue_id: int) -> int:
-        """Returns the first offset of the queue that was not trimmed; `max_offset` if all were. Any thread may
-        call it."""
+        """Returns the first offset of the queue that was not trimmed; `max_offset` if all were; 0 for a deleted topic.
+        Any thread may call it."""
         if topic_id in self._removed:
             return 0
         name = _name(topic_id, queue_id)

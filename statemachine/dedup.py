@@ -401,8 +401,9 @@ class Dedup(Family):
 
     @applies(EndSessions)
     def end(self, stage: Stage, command: EndSessions) -> CommandResult:
-        """Removes the sessions of these producers, known or not. A producer with many rows is marked as settled and
-        long idle instead, so that `expire_sessions` removes it. The result's value is the number of known producers."""
+        """Removes the sessions of these producers; unknown producers are ignored. A session with more than
+        ENDED_PARTS_MAX parts is marked as settled and long idle instead, so that `expire_sessions` removes it. The
+        result's value is the number of known producers."""
         known = 0
         for producer_id in command.producer_ids:
             session = self._current(producer_id)
@@ -462,10 +463,14 @@ def add_sessions(
     kinds: tuple[type[SessionPart], type[ProducerSession]],
     limits: tuple[int, int],
 ) -> int:
-    """Adds the packed sessions of an entry from position `at` on, and returns the position of the first that is left to
-    `Dedup`: one that is malformed, has no rows, or whose producer has no session in memory, or one with more parts than
-    `limits` say: (parts, bytes of a part that the producer's own row may have). `staged` and `sessions` are those of
-    `Dedup`; `rows` and `known` are those of the stage."""
+    """Adds packed sessions of an entry, from offset `at` of `data` on, to `staged` and `rows`. Returns the offset of
+    the first session that it leaves to `Dedup._add_session`; the end of `data` if it leaves none. This Python function
+    leaves every session. The native one leaves sessions that are malformed or have no rows, and those whose producer
+    has no session in memory or one of many parts.
+
+    `limits`: (the parts with which a session has too many, the most bytes of a part in the producer's own row).
+    `staged` and `sessions` are those of `Dedup`; `rows` and `known` are `stage.rows` and `stage.before` of DEDUP.
+    """
     return at
 
 
@@ -577,7 +582,8 @@ def _settle_older(stage: Stage, producer_id: bytes, older: tuple[Piece, ...], lo
 
 
 def _part(index: int, rows: bytes) -> SessionPart:
-    """Raises InvariantViolationError if the bytes, which may be those of a stored row, are not whole rows."""
+    """Returns the part that entry `index` added, with its packed rows. Raises InvariantViolationError if the bytes,
+    which may be those of a stored row, are not whole rows."""
     if not rows or len(rows) % _ROW_SIZE:
         raise InvariantViolationError(f"{len(rows)} bytes are no session rows of entry {index}, of {_ROW_SIZE} each")
     return SessionPart(index, _sequence_at(rows, 0), _sequence_at(rows, len(rows) // _ROW_SIZE - 1), rows)

@@ -179,13 +179,13 @@ def family_of(kind: type[_Family]) -> _Family:
 
 
 def overridden(families: tuple[Family, ...], hook: Callable[..., Any]) -> list[Any]:
-    """Returns the method `hook`, a function of Family, of each family that overrides it."""
+    """Returns the bound methods of the families whose classes override `hook`, a method of Family."""
     name = hook.__name__
     return [getattr(family, name) for family in families if getattr(type(family), name) is not hook]
 
 
 def applies(kind: type[_Command]) -> Callable[[_Method[_Family, _Command]], _Method[_Family, _Command]]:
-    """Registers the decorated method of a family for commands of a class."""
+    """Registers the decorated method of a family as the one that applies commands of the class `kind`."""
 
     def register(method: _Method[_Family, _Command]) -> _Method[_Family, _Command]:
         vars(method)[_APPLIES] = kind
@@ -195,7 +195,7 @@ def applies(kind: type[_Command]) -> Callable[[_Method[_Family, _Command]], _Met
 
 
 def takes(kind: EntryType) -> Callable[[_EntryMethod[_Family]], _EntryMethod[_Family]]:
-    """Registers the decorated method of a family for entries of a type."""
+    """Registers the decorated method of a family as the one that applies entries of the type `kind`."""
 
     def register(method: _EntryMethod[_Family]) -> _EntryMethod[_Family]:
         vars(method)[_TAKES] = kind

@@ -6,9 +6,9 @@ by the first byte of the hash. A bucket covers one segment of the log. It is clo
 share a prefix, so trimming the log drops whole buckets. The rows depend on the log alone, not on how entries were
 grouped into runs.
 
-A record is 8 bytes: hash of topic and key (u32), then the low half of the message's position (u32). A bucket spans less
-than 4 GiB, so the base of the bucket and the low half together give the position. Equal hashes are not equal keys: a
-lookup compares the key in the message.
+A record is 8 bytes: hash of topic and key (u32), then the low half of the message's position (u32). A bucket spans at
+most 4 GiB, so the base of the bucket and the low half together give the position. Equal hashes do not mean equal keys:
+a lookup compares the key in the message.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RECORDS_MAX = 16_384
 """The most records of a bucket that are not distributed by hash yet: at most 128 KiB of memory, which a lookup reads in
 addition to one partition."""
 BUCKET_SPAN = 1 << 32
-"""The most bytes of log that one bucket may cover, exclusive."""
+"""The most bytes of log that one bucket may cover."""
 
 _LOW = BUCKET_SPAN - 1
 _HASH = struct.Struct(">I")
@@ -78,8 +78,8 @@ _NO_VIEW = _View(-1, [], 0)
 
 
 class MessageIndex(Family):
-    """All buckets of the index. `add`, `roll` and `publish` are for the apply thread only, every other member for any
-    thread."""
+    """All buckets of the index. Any thread may call `bucket_below` and `candidates`. All other members are for the
+    apply thread only."""
 
     ROWS = ((INDEX, b""),)
 

@@ -67,7 +67,8 @@ class MessageRows(Family):
             self._index.add(stage, entry.position, entry.end_position, entry.timestamp_ms, decoded.keys)
 
     def _keep(self, stage: Stage, run: Run, now_ms: int) -> None:
-        """Stores a run of messages that are in no queue yet: scheduled or half messages."""
+        """Stores a run of messages that are in no queue yet: scheduled or half messages. Raises
+        InvariantViolationError for a kind that this version does not know."""
         if run.kind == RowKind.SCHEDULED:
             self._timers.add(stage, run.topic_id, run.queue_id, run.base_offset, run.items, now_ms)
         elif run.kind == RowKind.HALF:

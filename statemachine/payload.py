@@ -67,7 +67,7 @@ class RowKind(IntEnum):
     COMMITTED = 3
     DEAD_LETTER = 4
     SCHEDULED = 5
-    """The message waits until its due time. At most 256 such messages of a run are one row of the family `timer`."""
+    """The message waits until its due time. A run of such messages, at most 256, is one row of the family `timer`."""
     HALF = 6
     """The message waits until its transaction ends."""
     CARRIED_TIMERS = 7
@@ -129,7 +129,7 @@ class Payload(NamedTuple):
     effects: bytes
 
     def iter_runs(self) -> Iterator[Run]:
-        """Yields the runs of messages in payload order."""
+        """Yields the runs of messages in payload order. Raises PayloadError if one is cut short."""
         data, at, end = self.runs, 0, len(self.runs)
         while at < end:
             if end - at < RUN.size:
@@ -142,7 +142,7 @@ class Payload(NamedTuple):
             at = stop
 
     def iter_sessions(self) -> Iterator[SessionRows]:
-        """Yields the producer sessions in payload order."""
+        """Yields the producer sessions in payload order. Raises PayloadError if one is cut short."""
         at, end = 0, len(self.sessions)
         while at < end:
             session, at = session_at(self.sessions, at)

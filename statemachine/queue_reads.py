@@ -62,14 +62,14 @@ def bounds(kv: KV, topic_id: int, queue_id: int) -> tuple[int, int]:
 
 def kept_offset(kv: KV, topic_id: int, queue_id: int) -> int:
     """Returns the first offset of the queue that is kept on this node or, if segments were evicted, in the tier. The
-    lowest ones may already be removed from the tier."""
+    messages at the lowest of these offsets may already be removed from the tier."""
     row = kv.get(CQ, keys.cq_bounds_key(topic_id, queue_id))
     return 0 if row is None else keys.unpack_bounds(row)[2]
 
 
 def fetch(kv: KV, topic_id: int, queue_id: int, start: int, end: int) -> list[QueueItem]:
-    """Returns the queue's items with start <= queue_offset < end, all of which must exist; [] if the first was just
-    trimmed."""
+    """Returns the queue's items with start <= queue_offset < end; [] if the first was just trimmed. Raises
+    InvariantViolationError if any other of them does not exist."""
     return unpack_items(fetch_packed(kv, topic_id, queue_id, start, end), start)
 
 
@@ -79,7 +79,8 @@ def unpack_items(items: bytes, start: int) -> list[QueueItem]:
 
 
 def fetch_packed(kv: KV, topic_id: int, queue_id: int, start: int, end: int) -> bytes:
-    """Returns the same items as `fetch`, as the store has them: packed (`payload.ITEM`), back to back."""
+    """Returns the same items as `fetch`, as the store has them: packed (`payload.ITEM`), back to back. Raises like
+    `fetch`."""
     if start >= end:
         return b""
     wanted = (end - start) * _ITEM_SIZE

@@ -26,8 +26,8 @@ class QueueReads(Reads):
         return self._queues.stored_queues(topic.id, topic.queues)
 
     def max_offset(self, topic_id: int, queue_id: int) -> int:
-        """Returns the offset that the queue's next message gets, 0 if it never had messages. Offsets below it, down to
-        `min_offset`, can be fetched."""
+        """Returns the offset that the queue's next message gets; 0 if it never had messages, or for a deleted topic.
+        Offsets below it, down to `min_offset`, can be fetched."""
         return self._queues.max_offset(topic_id, queue_id)
 
     def min_offset(self, topic_id: int, queue_id: int) -> int:

@@ -80,7 +80,8 @@ class RemovalSlices(Family):
     @applies(DeleteTopic)
     def delete_topic(self, stage: Stage, command: DeleteTopic) -> CommandResult:
         """Deletes a topic: begins the removal of its rows, and calls `topic_deleted` of each family, which hides or
-        removes the family's rows. The result's value is its last TopicConfig."""
+        removes the family's rows. The result's value is its last TopicConfig. The result is `not_found` if there is no
+        such topic."""
         result = self._topics.delete(stage, command.name)
         if result.ok:
             topic: TopicConfig = result.value
@@ -92,7 +93,7 @@ class RemovalSlices(Family):
     @applies(DeleteGroup)
     def delete_group(self, stage: Stage, command: DeleteGroup) -> CommandResult:
         """Deletes a group: hides its locks and resets, with `clean_offsets` its offsets too, and begins their removal.
-        The result's value is its last GroupConfig."""
+        The result's value is its last GroupConfig. The result is `not_found` if there is no such group."""
         result = self._groups.delete(stage, command.name)
         if result.ok:
             self._remove_group(stage, command.name, offsets=command.clean_offsets)
@@ -101,8 +102,8 @@ class RemovalSlices(Family):
         return result
 
     def clean_offsets(self, stage: Stage, group: str) -> None:
-        """Deletes the group if it still exists, and removes its locks, resets and committed offsets in any case. Groups
-        of brokers other than the first call this when the first group's `delete_group` reaches them with the truth."""
+        """Deletes the group if it still exists, and removes its locks, resets and committed offsets in any case. Called
+        in groups of brokers other than the first, when they copy the effect of the first group's `delete_group`."""
         self._groups.delete(stage, group)
         self._remove_group(stage, group, offsets=True)
 

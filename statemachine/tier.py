@@ -191,8 +191,8 @@ class TierSegments(Family):
         return end
 
     def above(self, position: int) -> Rows:
-        """Returns the rows of segments that end above the position. The tuple is the same object until one of them
-        changes."""
+        """Returns the rows of segments that end above the position. For the same position, the tuple is the same object
+        until a row changes."""
         rows, asked, found = self._above
         if rows is not self.rows or asked != position:
             rows = self.rows
@@ -299,8 +299,8 @@ def _check_span(base: int, span: object) -> SegmentSpan:
 
 
 def _check_parts(segment: TierSegment, parts: object) -> tuple[TierPart, ...]:
-    """Returns the checked parts of a segment. Those that contain frames must together have the segment's size. Raises
-    InvalidCommandError."""
+    """Returns the checked parts of a segment. Raises InvalidCommandError unless each has its own name, and those that
+    contain frames have together the segment's size."""
     found: tuple[TierPart, ...] = converted(parts, _Parts)
     if len({part.name for part in found}) < len(found):
         raise InvalidCommandError("two parts have one name")

@@ -148,7 +148,8 @@ def encode(trim: Trim | Slice | RemoveRows) -> bytes:
 
 
 def decode(payload: bytes) -> Trim | Slice | RemoveRows:
-    """Decodes the payload of a TRIM entry. Raises TrimError."""
+    """Decodes the payload of a TRIM entry. Raises TrimError if it is malformed, or of a format that this version does
+    not read."""
     try:
         fields = msgpack.unpackb(payload)
         kind = fields.get("format") if type(fields) is dict else None

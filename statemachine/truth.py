@@ -62,8 +62,8 @@ from statemachine.topics.topics import (
 )
 
 PAGE_BYTES = 64 * 1024
-"""The size of a page. Each is an entry in other groups, which takes some 50 us of its apply lane for each topic of 70
-bytes."""
+"""The most bytes of a page's packed rows; a larger row is a page alone. A page becomes one entry of another group's
+log. Applying the entry takes some 50 us for each topic of 70 bytes."""
 SLICE_NAMES_MAX = 4_096
 """The most names that get journal rows in one slice, about 5 us each. The last user in a slice brings all of its rules
 and tokens, which may exceed the number."""
@@ -189,8 +189,8 @@ class Truth(Family):
 
     @applies(JournalNames)
     def journal_names(self, stage: Stage, command: JournalNames) -> CommandResult:
-        """Adds journal rows for the next names, at most `command.names`. The result's value is True if all names have
-        rows."""
+        """Adds journal rows for the next names, up to `command.names` of them, and for all those of the last user. The
+        result's value is True if all names have rows."""
         journal, left = self._journal, command.names
         while left > 0 and (place := journal.place) is not None:
             reached = self._next(place.kind)
@@ -258,8 +258,8 @@ class Truth(Family):
     @applies(CopyTruth)
     def copy(self, stage: Stage, command: CopyTruth) -> CommandResult:
         """Stores the rows of a page unchanged. A page that the group already has changes nothing. The result is
-        `conflict` if the page does not follow the version that the group has; otherwise its value is the version
-        afterwards."""
+        `conflict` if the page does not follow the version that the group has, and `refused` in the first group;
+        otherwise its value is the version afterwards."""
         if self._own == FIRST_GROUP:
             return CommandResult(False, "refused", f"group {FIRST_GROUP} has the truth and copies it from nobody")
         if command.version == self._copied:
@@ -366,7 +366,7 @@ class _TopicRow(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=
 
 
 _UserRow = tuple[str, bool, bool, Secret, str, U64]
-"""(name, super, enabled, secret, key id, created_ms)"""
+"""The row of a user: (name, super, enabled, secret, key id, created_ms)."""
 
 
 def topic_row(topic: TopicConfig) -> list[Any]:
@@ -386,7 +386,7 @@ def topic_row(topic: TopicConfig) -> list[Any]:
 
 def _parsed(number: int, name: object, row: object) -> _Step | _OfUser:
     """Checks a row of a page, and returns it in the form that families store. `number`: the kind of the name. Raises
-    InvalidCommandError."""
+    InvalidCommandError if anything in it is malformed."""
     if number not in list(TruthKind):
         raise InvalidCommandError(f"the truth has no kind {number}")
     kind = TruthKind(number)

@@ -63,7 +63,7 @@ class Nats(Group):
             time.sleep(0.5)
 
     def configuration(self, number: int, base: int, directory: Path) -> str:
-        """Returns the configuration of a server. `base`: the first of the ports of all."""
+        """Returns the configuration of a server. `base`: the first port of all servers."""
         routes = ", ".join(f"nats://{HOST}:{base + NODES + each}" for each in range(NODES))
         return (
             f"server_name: n{number}\nlisten: {HOST}:{base + number}\n"
@@ -99,7 +99,7 @@ class Publisher(Window):
     def __init__(self, load: Load) -> None:
         super().__init__(load)
         content = body(load.size)
-        # Its own: a server sends an answer to everybody who listens to its subject.
+        # Each publisher has an inbox of its own, because a server sends an answer to all who listen to its subject.
         self.inbox = b"_INBOX.bench%d." % next(_NUMBERS)
         self.frames = [
             b"PUB %s %s%d %d\r\n%s\r\n" % (TOPIC.encode(), self.inbox, place, len(content), content)

@@ -124,8 +124,8 @@ def ticks(stat: str) -> int:
 
 @contextlib.contextmanager
 def ended_at_exit() -> Iterator[None]:
-    """A context in which SIGTERM and SIGHUP raise SystemExit; at its end, however it is left, it ends the processes of
-    all systems."""
+    """Provides a context in which SIGTERM and SIGHUP raise SystemExit. However the context is left, it then ends the
+    processes of all systems."""
     signals = (signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, _exit) for number in signals}
     atexit.register(end_all)

@@ -30,7 +30,7 @@ class Log(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
         self.count = 0
         super().__init__(address, partners, SyncObjConf(journalFile=journal))
 
-    @replicated  # type: ignore[untyped-decorator]  # the same
+    @replicated  # type: ignore[untyped-decorator]  # pysyncobj has no types
     def append(self, message: bytes) -> int:
         """Applies one message: counts it."""
         self.count += 1

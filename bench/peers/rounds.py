@@ -127,7 +127,7 @@ class Field:
         return now
 
     def pause(self) -> None:
-        """Stops the system and syncs the disk."""
+        """Records the system's memory, stops its processes (SIGSTOP), and syncs the disk."""
         self.memory_bytes = self.system.processes.memory_bytes()
         self.system.processes.pause()
         self._sync()
@@ -165,7 +165,7 @@ def order(names: Sequence[str], number: int) -> list[str]:
 
 
 def wait_for_leader(system: System, patience_s: float = LEADER_S) -> Node:
-    """Polls until a node leads. Raises NoLeader."""
+    """Polls until a node leads, and returns it. Raises NoLeader after `patience_s` seconds."""
     until = time.monotonic() + patience_s
     while True:
         try:
@@ -197,7 +197,7 @@ def sample(result: Result, cpu_s: float) -> Sample:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Returns the spread of at least one value."""
+    """Returns the median, the lowest and the highest of at least one value."""
     return Spread(median(values), min(values), max(values))
 
 

@@ -167,8 +167,8 @@ class HttpAccess:
         return COOKIE + self._uuid()[:8]
 
     async def caller(self, request: web.Request, read: Callable[[], Awaitable[bytes]]) -> Caller:
-        """Returns the author of a request. `read` returns the request's body. A request with an unknown token has an
-        author without a user. Raises ApiError for an invalid pass."""
+        """Returns the author of a request. `read` returns the request's body. A request without a token, or with an
+        unknown one, has an author without a user. Raises ApiError for an invalid pass."""
         address = request.remote or STRANGER.address
         given = request.headers.get(PASS_HEADER)
         if given is not None:

@@ -38,7 +38,7 @@ class ClientConnection(Client, Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """Number of bytes that the node has sent and the client has not read yet."""
+        """Number of bytes that were passed to the transport and that it could not send yet."""
 
     def abort(self) -> None:
         """Closes the connection at once and drops the bytes that are not sent."""

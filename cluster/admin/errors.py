@@ -54,8 +54,9 @@ STATUS: Final = {
     "failed": 503,
     "unknown_outcome": 504,
 }
-"""Error code -> HTTP status. Every code except `unknown_outcome` means that nothing was changed. A broken connection,
-like `unknown_outcome`, leaves that open."""
+"""Error code -> HTTP status. Every code except `unknown_outcome` means that nothing was changed. Only of a request that
+makes several changes, such as an import of metadata, some may have been made. A broken connection, like
+`unknown_outcome`, leaves that open."""
 
 
 class ApiError(Exception):

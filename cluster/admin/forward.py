@@ -70,7 +70,8 @@ class LeaderForwarder:
     async def pass_on(self, request: web.Request, route: Route, *, changes: bool) -> web.StreamResponse:
         """Returns the leader's answer to a request, or a 307 with the leader's address if the client sent `Prefer:
         redirect`. `changes`: True if the request may change something, so that a lost answer is an unknown outcome.
-        Raises ApiError."""
+        Raises ApiError if no other node is known to lead, if another node has forwarded the request already, or if the
+        leader does not answer."""
         leader = self._port.services.routes.own.leader()
         if leader == self._port.config.node.id:
             raise ApiError(
@@ -126,7 +127,8 @@ class LeaderForwarder:
     ) -> web.StreamResponse:
         """Returns the answer of another group of brokers. If `member` is given, that node is asked. Otherwise the
         group's leader is asked, and, unless the request changes something, its other members in turn while none can be
-        reached. Raises ApiError."""
+        reached. Raises ApiError if the group is unknown or retired, if another node has forwarded the request already,
+        or if no asked node answers."""
         record = self._port.services.routes.others().get(group)
         if record is None and is_retired(self._port.state.broker_groups.by_number, group):
             raise ApiError("refused", f"group {group} of brokers has retired", "GET /v1/broker-groups lists all")
@@ -163,9 +165,10 @@ class LeaderForwarder:
         return ApiError("not_leader", f"{self._port.object_of(leader)} leads, and {why}", f"ask that node: {where}")
 
     async def ask_leader(self, caller: Caller, method: str, path: str, body: bytes) -> tuple[int, bytes]:
-        """Asks the leader in the name of a caller, and returns (HTTP status, body) of its answer. Raises ApiError.
+        """Asks the leader in the name of a caller, and returns (HTTP status, body) of its answer.
 
-        Used on other nodes than the leader. If this node leads, it raises `no_leader`.
+        Raises ApiError: `no_leader` if no leader is known or this node leads, `unknown_outcome` if the leader does not
+        answer.
         """
         leader = self._port.services.routes.own.leader()
         address = self._address(leader) if leader else ""

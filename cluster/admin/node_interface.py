@@ -282,7 +282,7 @@ class NodesPort:
     """Returns the processes of the registry, and which of them this node reaches."""
     transfer: Callable[[NodeId], None]
     """Starts a transfer of leadership to the given node. It succeeds when that node appears as the leader. Raises
-    RaftLogError if it cannot start."""
+    NotLeaderError, ValueError if it cannot start (`cluster.runtime.leader_handover.Succession.transfer`)."""
     genesis_payload: Callable[[], bytes]
     """Returns the payload of the first entry of the log, at index 0."""
     secret_keys: Callable[[], Sequence[bytes]]
@@ -372,7 +372,8 @@ class RequestWaits(NamedTuple):
     retired_s: float = 5.0
     """The wait for the first group to retire this node's group, whose log is closed."""
     transfer_min_s: float = 2.0
-    """The least time that a request waits until the target of a transfer leads."""
+    """The lower bound of the longest wait until the target of a transfer leads, which otherwise follows from the
+    election timeout (`election_wait_s`)."""
 
 
 WAITS: Final = RequestWaits()
@@ -448,6 +449,6 @@ class ClientView(msgspec.Struct, frozen=True, kw_only=True):
     """Received bytes per second in the last second or more, or since the client connected."""
     sent_bytes_per_s: float
     unsent_bytes: int
-    """Bytes of answers that the client has not read yet."""
+    """Bytes of answers that were passed to the transport and that it could not send yet."""
     inflight_bytes: int
     """Bytes of the client's requests that have not been answered."""

@@ -40,7 +40,8 @@ class NodeSession:
         body: bytes | None = None,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Sends a request to the node at "host:port", and provides its answer inside the context, where it must be
-        read. Raises aiohttp.ClientError, TimeoutError."""
+        read. Raises aiohttp.ClientError if the node cannot be reached or ends the connection, TimeoutError after the
+        times in `limits`."""
         if self._session is None:
             self._session = aiohttp.ClientSession(auto_decompress=False)
         more: dict[str, Any] = {"data": body, "headers": headers, "allow_redirects": False, "timeout": limits}

@@ -57,7 +57,7 @@ def decode_body(data: bytes, kind: type[T]) -> T:
 
 
 def check_query(query: Mapping[str, str], known: tuple[str, ...]) -> None:
-    """Raises ApiError for a parameter that the route does not know."""
+    """Raises ApiError for a parameter that the route does not know, or whose name says that its value is a secret."""
     for name in query:
         if SECRET_NAME.search(name):
             why = "addresses are logged by proxies and kept by browsers"

@@ -3,7 +3,8 @@
 - At most CONNECTIONS_MAX connections are accepted, because the node needs file descriptors for files
   (`cluster.runtime.host.descriptors`). From 80 % of them on, a client of another address takes the place of an idle
   connection (`cluster.runtime.host.connection_eviction`). While users are enforced, the last quarter is for connections
-  that have proven a user: a client that has not proven one can only take the place of another such client.
+  that have proven a user: when the others are taken, a client that has proven none takes the place of another such
+  client.
 - If all are taken, SPARE_MAX more connections may ask if this node lives and is ready, for SPARE_S seconds each.
   Otherwise a probe would take the node for dead, because other clients keep it busy.
 - A connection has PATIENCE_S seconds to finish a request, from its opening or the answer before. Then it is closed.
@@ -47,7 +48,7 @@ LOOK_EVERY_S: Final = 1.0
 
 
 class Guarded(asyncio.Protocol):
-    """Wraps aiohttp's protocol of one connection. It records since when the node waits for the client."""
+    """Wraps aiohttp's protocol of one connection, and records since when the node waits for the client."""
 
     def __init__(self, guard: Guard, inner: asyncio.Protocol) -> None:
         self._guard = guard

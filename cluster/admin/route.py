@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Route(NamedTuple):
-    """One method of one path."""
+    """One HTTP method of one path: its handler, and the rights, limits and types of its requests and answers."""
 
     method: str
     path: str
@@ -37,8 +37,8 @@ class Route(NamedTuple):
     asks: tuple[str, ...] = ()
     """Names of the query parameters of this route alone."""
     because: str = ""
-    """The reason why other nodes answer this route than its verb, the request code that does the same; "" if the same
-    ones do, or if no request code does the same."""
+    """The reason why this route is answered by other nodes than its verb (the request code that does the same); "" if
+    the same nodes answer both, or if the route has no verb."""
 
     @classmethod
     def of_verb(

@@ -99,7 +99,8 @@ class _Given(dict[str, str]):
 
 
 def _in_words(code: int, names: NamedRights, fields: Mapping[str, str], reads_body: bool) -> str:
-    """Returns the rights of the verb's row as a text, with the route's own parameter names in braces."""
+    """Returns the rights of the verb's row as a text, with the route's own parameter names in braces. Raises ValueError
+    if the row does not need exactly the given fields."""
     shown = _Given({field: f"{{{place.removeprefix(OF_BODY)}}}" for field, place in fields.items()})
     ext, body = (_Given(), metered_json.encode(dict(shown))) if reads_body else (shown, b"")
     says = "; ".join(map(str, names(ext, body, "{cluster}"))) or "any user"

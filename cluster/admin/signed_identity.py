@@ -120,9 +120,9 @@ class Passes:
         return {PASS_HEADER: " ".join(["1", *words, proof])}
 
     def check(self, given: str, method: str, path: str, body: bytes) -> Passed:
-        """Returns the words of a pass that came with a request. Raises ApiError if its proof is wrong, if it is for
-        another node, if its time differs too much, or if it was used before. A pass from before this object was made is
-        refused, too: it may have been used then."""
+        """Returns the words of a pass that came with a request. Raises ApiError if it is malformed, if its key is
+        unknown or its proof wrong, if it is for another node, if its time differs too much, or if it was used before. A
+        pass from before this object was made is refused, too: it may have been used then."""
         match = _PASS.fullmatch(given)
         if match is None:
             raise _bad_pass("it has another form", _LEAVE_IT)

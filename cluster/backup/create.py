@@ -87,8 +87,8 @@ def create(
     """Makes a backup in the directory `request.to`. Calls `on_stage` with the name of each stage. If it raises
     LocalError, it has removed the unfinished backup, or the error says what is left.
 
-    `staging`: a folder on the node's own disk, which exists, in which the backup is made instead: the caller brings it
-    to `request.to` from there.
+    `staging`: an existing folder on the node's own disk. If it is given, the backup is made there, and the caller
+    brings it to `request.to`.
     """
     target = Path(request.to) if staging is None else staging
     source = _look_at(request)
@@ -183,7 +183,7 @@ def _make_target(target: Path, data: Path) -> None:
     """Makes the directory `target`, or checks the one that exists. It must not lie in `data`."""
     check_place(target, data)
     try:
-        target.mkdir(exist_ok=True)  # no parents: a missing one may be an unmounted disk
+        target.mkdir(exist_ok=True)  # parents are not made: a missing one may be an unmounted disk
         files.sync_file(target)
     except OSError as error:
         raise LocalError(
@@ -308,8 +308,9 @@ class _BackupWork:
         return True
 
     def _earlier_segment(self, part: BackedUpSegment) -> Path | None:
-        """Returns the segment file of an earlier backup with the same frames; None if there is none. Two logs with an
-        equal header_crc at the same end are equal up to there."""
+        """Returns the segment file of an earlier backup with the same frames. Returns None if there is none, or if it
+        is linked to the node's own file although `copy_all` is set. Two logs with an equal header_crc at the same end
+        are equal up to there."""
         if self._earlier is None:
             return None
         for record in self._earlier.segments:

@@ -24,7 +24,8 @@ CHUNK = 1 << 20
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """A context in which an error of the system that names no file, as that of a read or a write, names this one."""
+    """Provides a context in which an OSError without a file name, as reads and writes raise it, gets the name
+    `path`."""
     try:
         yield
     except OSError as error:
@@ -35,8 +36,8 @@ def naming(path: Path) -> Iterator[None]:
 
 def link(source: Path, target: Path) -> bool:
     """Hard-links `source` as `target`; returns False if that cannot be done (another file system, too many links, or
-    one of the two is gone). The caller copies the file then: an error of that says which of the two failed, and one of
-    a link does not."""
+    one of the two is gone). The caller then copies the file. The error of a failed copy says which of the two files
+    failed; the error of a failed link does not."""
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError:
@@ -45,7 +46,7 @@ def link(source: Path, target: Path) -> bool:
 
 
 def copy(source: Path, target: Path, size: int | None = None) -> int:
-    """Copies the first `size` bytes (all without), synced; returns their crc32c. Raises OSError, which names the file
+    """Copies the first `size` bytes (None: all), synced; returns their crc32c. Raises OSError, which names the file
     that failed, and EOFError if the file is shorter."""
     total, crc = 0, 0
     with source.open("rb") as reader, target.open("xb", buffering=0) as writer:
@@ -66,8 +67,8 @@ def copy(source: Path, target: Path, size: int | None = None) -> int:
 
 
 def copy_behind(page: bytes, source: Path, target: Path, size: int) -> int:
-    """Writes `page`, then the `size` bytes that lie behind an equally long page in `source`, synced; returns their
-    crc32c. Raises OSError, which names the file that failed."""
+    """Writes `page`, then the `size` bytes that lie behind an equally long page in `source`, synced; returns the crc32c
+    of these bytes. If `source` ends earlier, they are fewer. Raises OSError, which names the file that failed."""
     crc = 0
     with source.open("rb") as reader, target.open("xb", buffering=0) as writer:
         with naming(target):
@@ -251,7 +252,7 @@ def thin_out(target: Path, cluster_uuid: str, keep: int, made: str) -> list[str]
     `made`, the backup that was just made, counts as the newest even if its node's clock is slow. Raises OSError."""
     removed = superfluous(target, cluster_uuid, keep - 1, made)
     for name in removed:
-        (target / name / MANIFEST).unlink()  # first, so that a half-removed folder does not count as a backup
+        (target / name / MANIFEST).unlink()  # it goes first: a half-removed folder must not count as a backup
         remove_tree(target / name)
     return removed
 

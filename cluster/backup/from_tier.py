@@ -77,8 +77,8 @@ class Rebuilt(NamedTuple):
 
 
 def rebuild(asked: TierRestore, folder: Path, now_ms: int, on_stage: TellStage = lambda stage: None) -> Rebuilt:
-    """Makes a backup in the new folder `folder`. `now_ms` is the wall clock, for its name. If it raises LocalError, it
-    has removed the folder."""
+    """Makes a backup in the new folder `folder`. `now_ms` is the wall clock in ms, for its name. Raises LocalError if
+    `folder` exists, which is then left alone, or if the backup cannot be made; then it has removed the folder."""
     if folder.exists():
         raise LocalError(
             f"{folder} is in the way",
@@ -162,9 +162,9 @@ async def _several(asked: TierRestore, store: ObjectStore, clusters: Sequence[st
 
 
 async def _begin(asked: TierRestore, objects: TierObjects, folder: Path, on_stage: TellStage) -> tuple[str, Replay]:
-    """Begins with the newest readable copy of the state at or below the target, or with GENESIS, the first entry of the
-    log, if there is no such copy. Returns (a text about the beginning, the replay). Raises LocalError if there is
-    neither."""
+    """Begins with the newest copy of the state at or below the target that can be read, and for which the store has the
+    log that it needs. Without such a copy, begins with GENESIS, the first entry of the log. Returns (a text about the
+    beginning, the replay). Raises LocalError if there is neither."""
     problems = list(objects.bad_copies)
     below = [copy for copy in objects.copies if not asked.target.is_below(copy.index, copy.timestamp_ms)]
     for copy in below:
@@ -317,8 +317,10 @@ def _damaged_log(asked: TierRestore, tail: LogTail, problems: list[str]) -> Loca
 
 
 def _take(replay: Replay, wanted: LogObject, data: bytes, target: RestoreTarget) -> bool:
-    """Applies the entries of one object's `data`, and returns True when the target is reached. If the first entry does
-    not continue the log, the object belongs to another history, and nothing of it is applied."""
+    """Applies the entries of one object's `data` that lie above the end of the log. Returns True if the target is
+    reached, False if the data ends before. Entries of an ancestor are applied only up to the last shared index. If the
+    first entry does not continue the log, the object belongs to another history: nothing of it is applied, and the
+    result is False. Raises FrameError if a later entry is damaged."""
     start = replay.log.tail.end_position - wanted.part.base
     until = wanted.folder.last_index
     try:

@@ -8,8 +8,8 @@ without it is no backup.
         log/<base position>.seg                     segment files up to the cut; the last one ends at the cut
         state/                                      a RocksDB checkpoint of the applied state at the cut
 
-The cut is the index of an applied entry. The backup has everything up to this entry, and nothing after it. Numbers of
-64 bits (digests) are written as hexadecimal text, because some JSON readers would round them.
+The cut is the index of an applied entry. The backup has everything up to this entry, and nothing after it. Digests,
+which use all of their 64 bits, are written as hexadecimal text, because some JSON readers would round them.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ def create_remote(request: BackupOrder, on_stage: Callable[[str], None] = lambda
         made = create(replace(request, keep=None), on_stage, staging=staging)
         on_stage("uploading")
         return run(request.to, _upload(request, Path(made.path)))
-    except OSError as error:
+    except (OSError, EOFError) as error:
         raise LocalError(
             f"the backup to {request.to} failed", str(error), f"raftmq backup create --to {request.to}    (again)"
         ) from error
@@ -158,20 +158,25 @@ async def _upload(request: BackupOrder, local: Path) -> MadeBackup:
 
 async def put(store: ObjectStore, local: Path, keep: int | None = None) -> tuple[Manifest, list[str]]:
     """Uploads a local backup. Returns (its manifest as it is in the store, names of older backups that were removed
-    because of `keep`). Raises StoreError, OSError."""
+    because of `keep`). Raises StoreError, OSError, LocalError, and EOFError if a file is not as long as the manifest
+    says."""
     manifest = manifests.load(local)
     known = [each for each in (await stored(store))[0] if each.backup.cluster_uuid == manifest.cluster_uuid]
     writer = SetWriter(store, "", f"{PARTS}/{manifest.name}", known[-1].files if known else ())
     paths = [f"{LOG}/{layout.segment_name(each.base_position)}" for each in manifest.segments]
-    paths += [each.path for each in manifest.state]
-    written = [await writer.write(_source(local, path)) for path in paths]
+    sources = [_source(local, path, (local / path).stat().st_size) for path in paths]
+    sources += [_source(local, each.path, each.size) for each in manifest.state]
+    written = [await writer.write(source) for source in sources]
     told = replace(manifest, bytes_new=writer.bytes_new)
     await writer.write_description(_description_name(manifest.name), encode(Description(backup=told, files=written)))
     removed = [] if keep is None else await _thin_out(store, manifest, keep)
     return told, removed
 
 
-def _source(local: Path, path: str) -> FileSource:
+def _source(local: Path, path: str, size: int) -> FileSource:
+    if (found := (local / path).stat().st_size) != size:
+        raise EOFError(f"{local / path} has {found} bytes, {size} were expected")
+
     async def read(start: int, size: int) -> Chunk:
         with (local / path).open("rb") as file:  # may block: this process does nothing else
             file.seek(start)
@@ -180,7 +185,7 @@ def _source(local: Path, path: str) -> FileSource:
             raise EOFError(f"{local / path} became shorter")
         return chunk_of(data)
 
-    return FileSource(path, (local / path).stat().st_size, read)
+    return FileSource(path, size, read)
 
 
 async def _thin_out(store: ObjectStore, made: Manifest, keep: int) -> list[str]:
@@ -286,9 +291,9 @@ async def newest_ms(url: str, options: TierSection | None, cluster_uuid: str, no
 
 
 def fetch_backup(source: str, into: Path, on_stage: Callable[[str], None] = lambda stage: None) -> Path:
-    """Fetches the backup URL/NAME into the new folder `into`; returns the path of the backup in it. If it raises
-    LocalError, it has removed the folder. It only checks the SHA-256 of each object; the caller must verify the
-    backup."""
+    """Fetches the backup URL/NAME into the new folder `into`; returns the path of the backup in it. It only checks the
+    SHA-256 of each object; the caller must verify the backup. Raises LocalError if `into` exists, which is then left
+    alone, or if the backup cannot be fetched; then it has removed the folder."""
     url, name = split(source)
     path = into / name
     if into.exists():

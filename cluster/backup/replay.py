@@ -45,11 +45,11 @@ class RestoreTarget(NamedTuple):
     time_ms: int | None = None
 
     def passed_by(self, entry: Entry) -> bool:
-        """Returns True if the entry lies behind the target, so it must not be applied."""
+        """Returns True if the entry comes after the target, so it must not be applied."""
         return self.is_below(entry.index, entry.timestamp_ms)
 
     def is_below(self, index: int, timestamp_ms: int) -> bool:
-        """Returns True if an entry with this index and log time lies behind the target."""
+        """Returns True if an entry with this index and log time comes after the target."""
         return (self.index is not None and index > self.index) or (
             self.time_ms is not None and timestamp_ms > self.time_ms
         )
@@ -102,9 +102,9 @@ class Replay:
         self._run: list[Entry] = []
 
     def take(self, entry: Entry) -> None:
-        """Appends the next entry to the log, and applies it if the rows do not reflect it yet. Raises FrameError if it
-        does not follow the last entry, InvariantViolationError if the rows differ from those of the cluster, KVError,
-        OSError."""
+        """Appends the next entry to the log. If the rows do not reflect it yet, it is applied too: in a batch of at
+        most RUN_ENTRIES, the last of them by `finish`. Raises FrameError if the entry does not follow the last one,
+        InvariantViolationError if the rows differ from those of the cluster, KVError, OSError."""
         self.log.append(entry)
         if entry.index > self.state.applied.index:
             self._run.append(entry)
@@ -127,8 +127,8 @@ class Replay:
             raise InvariantViolationError(f"the rows as of entry {index} are not those that the cluster had then")
 
     def finish(self, name: str, now_ms: int) -> Manifest:
-        """Completes the backup with the name `name`, which ends at the last entry taken. Returns its manifest. `now_ms`
-        is its wall clock. Raises KVError, OSError."""
+        """Completes the backup `name`, which ends at the last entry taken. Returns its manifest. `now_ms`: the wall
+        clock in ms, as the time at which the backup was made. Raises KVError, OSError."""
         self._apply()
         self.log.close()
         self.log.drop_below(self.state.trim_position)

@@ -356,7 +356,8 @@ class _Group:
         now_ms: int,
         users: Revived | None,
     ) -> None:
-        """Keeps the arguments, and reads the users in the backup. Raises KVError."""
+        """Reads the users in the backup if this is the first group. `users` replace them; None keeps them. Raises
+        KVError."""
         self._users = users
         self._backup = backup
         self._manifest = manifest

@@ -32,7 +32,7 @@ COMMANDS_PER_ENTRY: Final = 500
 ENTRY_BYTES_MAX: Final = 1 << 20
 """The most bytes of commands in one log entry, unless it has only one command."""
 ASKER: Final = "raftmq restore"
-"""The name in the audit of who made the changes of a restore."""
+"""The name under which the audit records the changes that a restore makes."""
 UNUSED: Final = "raftmq-restore.unused"
 """Beginning of the names of users that are created and removed only to use up an id. Ids are given in ascending order
 without gaps."""
@@ -169,8 +169,8 @@ def _taking(present: Revived, wanted: Revived, origin: Origin) -> Iterator[Comma
 
 
 def _guard(staying: list[User], theirs: dict[int, User]) -> int | None:
-    """Returns the id of a user that remains an enabled Super until all other changes are made; None if no user of
-    `staying` does. A user that will be a Super afterwards is preferred."""
+    """Returns the id of the user that is made an enabled Super and stays one until all other changes are made; None if
+    `staying` is empty. A user that will be an enabled Super afterwards is preferred."""
 
     def stays(user: User) -> bool:
         later = theirs.get(user.id)

@@ -95,8 +95,8 @@ def walk(path: Path, previous: LogTail | None, end_position: int, group_id: int)
 
 
 def last_of(path: Path, group_id: int) -> tuple[LogTail, bool]:
-    """Returns (last readable frame of the log's last segment file, if it reaches the sync mark). If it does not reach
-    the mark, synced frames are damaged. Raises CorruptLogError if the local header is damaged."""
+    """Returns (last readable frame of the log's last segment file, True if it reaches the sync mark). False means that
+    synced frames are damaged, or that no mark can be read. Raises CorruptLogError if the local header is damaged."""
     _, header = read_header(path, group_id)
     with path.open("rb") as file:
         mark = newest_mark(file.read(LOCAL_HEADER_SIZE))

@@ -123,9 +123,10 @@ class Backups:
         worker: Sequence[str] = WORKER,
         waits: BackupWaits = BACKUP_WAITS,
     ) -> None:
-        """Keeps the arguments. `leases` prevents that files of the log are removed while a backup is made. `confirm`
+        """`leases` keeps files of the log from being removed while a backup is made; None: nothing does. `confirm`
         calls its argument with True once this node has applied everything that was acknowledged before, or with False
-        if that cannot be known within a second. `worker` is the command of the worker process."""
+        if that cannot be known within a second; None: no backup counts as confirmed. `worker` is the command of the
+        worker process."""
         self._worker, self._waits = worker, waits
         self._config = config
         self._leases = leases
@@ -144,9 +145,9 @@ class Backups:
             Schedule(to=section.to, every_s=section.every_minutes * 60.0, keep=section.keep) if section.to else None
         )
         self.schedule = self._configured
-        """The schedule by which an overdue backup raises an alarm; None without one. It is that of the last request
-        with `every_s`, else the configuration's. The node itself starts backups by the configuration's schedule
-        only."""
+        """The schedule by which an overdue backup raises an alarm; None without one. It is that of the last call of
+        `begin`, if that had `every_s`, else the configuration's. The node itself starts backups by the configuration's
+        schedule only."""
         self.attempt: Attempt | None = None
         self.last_good_ms: int | None = None
         """Wall clock in ms when this node's newest good backup was begun; None if none is known."""
@@ -250,7 +251,7 @@ class Backups:
         finally:
             if self._leases is not None:
                 self._leases.release(LEASE)
-            with contextlib.suppress(RuntimeError):  # the loop is ending; the next start or backup removes it
+            with contextlib.suppress(RuntimeError):  # the loop is ending; a later start or backup removes the folder
                 await self._on_a_thread(self._remove_checkpoint)
         self._watch()
 
@@ -272,8 +273,8 @@ class Backups:
 
     async def _is_confirmed(self) -> bool:
         """Waits until this node has applied everything that was acknowledged before, and returns True. Returns False
-        after `confirm_s` seconds without success, for example if there is no leader. The backup is made all the same:
-        without a leader, it is needed most."""
+        after `confirm_s` seconds without success, for example if there is no leader, and at once without a `confirm`.
+        The backup is made all the same: without a leader, it is needed most."""
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + self._waits.confirm_s
         while self._confirm is not None and loop.time() < ends_s:
@@ -283,8 +284,8 @@ class Backups:
         return False
 
     async def _on_a_thread(self, work: Callable[[], None]) -> None:
-        """Makes or removes the checkpoint, after what another thread does with it. What has begun ends, also when the
-        task is cancelled: the next backup, perhaps of the next run of the node, must not meet it."""
+        """Runs `work`, which makes or removes the checkpoint, on a thread, after all such calls before it. If the task
+        is cancelled, waits until a `work` that has begun has ended, so that it cannot disturb the next backup."""
         async with self._files:
             done = asyncio.get_running_loop().run_in_executor(None, work)
             try:
@@ -339,7 +340,7 @@ class Backups:
                 attempt.stage = line.stage
         except asyncio.CancelledError:
             with contextlib.suppress(ProcessLookupError):
-                worker.terminate()  # on SIGTERM, it removes its files
+                worker.terminate()  # the worker removes its files on SIGTERM
             raise
         finally:
             worker.stdin.close()  # the end of stdin ends the worker
@@ -354,9 +355,9 @@ class Backups:
 
     async def _keep_schedule(self) -> None:
         await self._on_a_thread(self._remove_checkpoint)
-        scheduled, next_ms = self._configured, 0.0  # a request may have come already
+        scheduled, next_ms = self._configured, 0.0  # not `self.schedule`, which a request may have changed already
         if scheduled is not None and (found_ms := await self._newest(scheduled.to)) is not None:
-            self.last_good_ms = max(found_ms, self.last_good_ms or 0)  # its backup may be made by now
+            self.last_good_ms = max(found_ms, self.last_good_ms or 0)  # a requested backup may be complete by now
             next_ms = found_ms + scheduled.every_s * 1000
         while True:
             if scheduled is not None and self._wall_ms() >= next_ms and not self.running:
@@ -385,7 +386,7 @@ class Backups:
 
     def _watch(self) -> None:
         """Raises an alarm if the newest good backup is older than twice the schedule's interval, and clears it
-        otherwise."""
+        otherwise. If no good backup is known, the age counts from the start of this service."""
         if self.schedule is None:
             self._alarms.clear(OVERDUE)
             return

@@ -67,8 +67,9 @@ class Coverage(NamedTuple):
 
 
 async def coverage_of(store: ObjectStore, cluster_id: str) -> Coverage:
-    """Returns the range of a cluster. Damaged objects, and objects of a newer version, are left out. Raises
-    StoreError."""
+    """Returns the range of a cluster. Damaged objects are left out. The range is empty if a newer version wrote
+    `manifest/HEAD`, or if the store answers wrongly (BadAnswer). Raises StoreError for all other errors of the
+    store."""
     objects = TierObjects(store, cluster_id)
     try:
         await objects.load()
@@ -104,8 +105,9 @@ async def _last(objects: TierObjects) -> RestorePoint | None:
 
 
 def choose(found: Sequence[Coverage], target: RestoreTarget) -> tuple[Coverage, str]:
-    """Returns (the cluster that is most likely meant, a text that says why). It is the only cluster whose range has the
-    target, else the one that others continue, else the one that began first."""
+    """Returns (the cluster that is most likely meant, a text that says why). If only one cluster's range has the
+    target, it is that one. Otherwise it is the one that began first, among the clusters that continue no other of
+    them."""
     having = [each for each in found if each.holds(target)]
     if len(having) == 1 and target != RestoreTarget():
         return having[0], f"the only one that has {target}"

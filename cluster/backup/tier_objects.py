@@ -114,8 +114,8 @@ class TierObjects:
         return position
 
     def at(self, position: int) -> list[LogObject]:
-        """Returns the objects that contain the byte at `position`. Those of the cluster itself come first, then longer
-        ones before shorter ones."""
+        """Returns the objects that contain the byte at `position`. Those of the cluster itself come first. Within both
+        parts, objects that begin earlier come first, and of those that begin at one position the longest."""
         found = [each for each in self._log if each.part.base <= position < each.part.end]
         return sorted(found, key=lambda each: (each.folder.last_index is not None, each.part.base, -each.part.end))
 

@@ -160,7 +160,7 @@ def _check_first_survivor(survivor: Survivor, into: uuid.UUID) -> None:
             continue
         try:
             other = identities.decode(path.read_bytes(), path)
-        except (RaftLogError, OSError):  # unreadable: it cannot start, so it cannot lead
+        except (RaftLogError, OSError):  # a node without a readable IDENTITY cannot start, so it cannot lead
             continue
         if (other.cluster_uuid, other.group_id) == (into, survivor.identity.group_id):
             name = name_of(other.group_id, other.node_id)
@@ -179,8 +179,8 @@ def ran_away(saved: int, last: int) -> bool:
 
 
 def _settle_term(fs: OsFileSystem, directory: Path, group_id: int) -> None:
-    """Lowers a saved term that is too high to be true to that of the last entry. That entry is the first of the new
-    cluster. No node of the new cluster has voted in any term, so no vote is forgotten."""
+    """If the saved term is too high to be true (`ran_away`), replaces it by the term of the last entry, which is the
+    first entry of the new cluster. No node of the new cluster has voted in any term, so no vote is forgotten."""
     opened = open_node_dir(fs, directory)
     tail, saved = opened.log.tail, opened.hard_state_store.load().term
     opened.close(clean=True)

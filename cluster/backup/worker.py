@@ -30,7 +30,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class WorkerLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of JSON from the worker. It has one of its fields."""
+    """One line of JSON from the worker. Exactly one of the fields is set."""
 
     stage: str = ""
     made: MadeBackup | None = None
@@ -52,7 +52,7 @@ def main() -> int:
 
 
 def _say(line: WorkerLine) -> None:
-    with contextlib.suppress(BrokenPipeError):  # the node is gone, and so soon is this process
+    with contextlib.suppress(BrokenPipeError):  # the node is gone; this process will end soon, too
         sys.stdout.buffer.write(msgspec.json.encode(line) + b"\n")
         sys.stdout.buffer.flush()
 
@@ -64,4 +64,4 @@ def _stop(number: int, frame: FrameType | None) -> None:
 if __name__ == "__main__":
     code = main()
     sys.stderr.flush()
-    os._exit(code)  # ending the interpreter in order takes seconds where the node leaves little CPU time
+    os._exit(code)  # a regular end of the interpreter takes seconds if the node leaves little CPU time

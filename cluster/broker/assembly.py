@@ -190,7 +190,8 @@ class Broker:
         return lane
 
     def delivery_parts(self) -> tuple[Part, ...]:
-        """Returns the parts of the node that deliver waiting messages, and those that are told of sends."""
+        """Returns the hooks through which the node calls these services. They cover the delivery of waiting messages,
+        the measurement and movement of topics, findings, metrics, and the reload of limits."""
         services, proposals, long_polls = self.services, self._proposals, self.pulls.long_polls
         return (
             self.timers.part(),

@@ -58,7 +58,8 @@ class DeliveryMetrics(ServiceMetrics):
         )
 
     def pulled(self, outcome: str) -> None:
-        """Counts an answered pull by its outcome: "found", "empty" (the long poll ran out), "moved" or "refused"."""
+        """Counts an answered pull by its outcome: "found" (also if all messages that were looked at did not match),
+        "empty" (no message came), "moved" or "refused"."""
         counts = self._pulls.values
         counts[outcome] = counts.get(outcome, 0) + 1
 
@@ -75,8 +76,8 @@ class DeliveryMetrics(ServiceMetrics):
 
 
 SERIES_MAX: Final = 1000
-"""The most series of the metric of consumers' connections. If there are more, the last series has no group and counts
-all the others."""
+"""The most series of the metric of consumers' connections that name a group. If there would be more, the largest are
+shown, and one further series with empty labels counts the remaining connections."""
 CONSUME_MODES: Final = {"CONSUME_ACTIVELY": "pull", "CONSUME_PASSIVELY": "push", "CONSUME_POP": "pop"}
 
 Producers = Mapping[tuple[str, str], int]
@@ -137,7 +138,8 @@ class ConnectionCounts:
 
 
 def producers_of(members: Members) -> Generator[None, None, Producers]:
-    """Counts the producers' connections in steps. A connection counts once, however many groups it produces in."""
+    """Returns the number of producers' connections for each language and version, counted in steps. A connection counts
+    once, however many groups it produces in."""
     counted = Counter[tuple[str, str]]()
     known: set[object] = set()
     for group in members.producers.values():
@@ -151,8 +153,8 @@ def producers_of(members: Members) -> Generator[None, None, Producers]:
 
 
 def consumers_of(members: Members, series_max: int = SERIES_MAX) -> Generator[None, None, Consumers]:
-    """Counts the consumers' connections in steps. Returns the `series_max` largest entries, and one more
-    without a group that sums up the rest."""
+    """Counts the consumers' connections in steps. Returns the `series_max` largest entries, and one more with empty
+    labels for the remaining connections, if there are any."""
     counted = Counter[tuple[str, str, str, str]]()
     for name, group in members.consumers.items():
         mode = CONSUME_MODES.get(group.consume_type, group.consume_type)

@@ -1,4 +1,4 @@
-"""The delivery time that a message's properties ask for, in RocketMQ's two ways.
+"""Computes the delivery time that a message's properties ask for, in one of RocketMQ's two ways.
 
 DELAY names one of the levels of `timer.delay_levels`. TIMER_DELIVER_MS names a time, TIMER_DELAY_SEC and TIMER_DELAY_MS
 name a delay. If a message has both a level and one of these, the level counts. Source: RocketMQ's
@@ -35,8 +35,8 @@ _SCHEDULE_FIELD = topic_field(SCHEDULE_TOPIC)
 
 
 class Delayed(NamedTuple):
-    """A message that waits for its delivery: its schedule, and its properties as stored, without REAL_TOPIC and
-    REAL_QID."""
+    """A message that waits for its delivery: its schedule, and its properties as they are stored. `Delays.of` does not
+    add REAL_TOPIC and REAL_QID, `addressed` and `half_of` do."""
 
     schedule: DeliverySchedule
     properties: bytes
@@ -57,8 +57,9 @@ class Delays:
         self._max_ms = config.max_delay_ms
 
     def of(self, properties: bytes, now_ms: int) -> Delayed | None:
-        """Returns how long a message with these properties waits; None if it is delivered at once. `now_ms`: the log
-        time. Raises Refused for a malformed or too long delay, or if two of the TIMER properties are set."""
+        """Returns the schedule and the properties of a message that has to wait; None if it is delivered at once.
+        `now_ms`: the log time. Raises Refused for a malformed or too long delay, or if two of the TIMER properties are
+        set."""
         level = level_of(properties)
         if level > 0:
             # RocketMQ removes the TIMER properties here, because it would read them again at the delivery.
@@ -109,7 +110,7 @@ def addressed(delayed: Delayed, topic: str, queue_id: int, bytes_max: int) -> by
 
 def _number(name: bytes, text: bytes) -> int:
     """Returns the number in `text`, read as Java's Long.parseLong does. `name`: the property, for the error. Raises
-    Refused."""
+    Refused if the text is not a number of 64 bits."""
     sign, digits = (text[:1], text[1:]) if text[:1] in (b"-", b"+") else (b"", text)
     short = digits.lstrip(b"0")
     if digits.isdigit() and len(short) <= 19 and -(1 << 63) <= (number := int(sign + b"0" + short)) < 1 << 63:
@@ -136,15 +137,16 @@ _FIELD = topic_field(HALF_TOPIC)
 
 
 def is_half(topic: str, properties: bytes) -> bool:
-    """Returns True if a send is a half message. A message that a consumer sends back never is one, whatever its
-    properties say, because it was committed before."""
+    """Returns True if a send is a half message. A message that a consumer sends back (its topic begins with "%") never
+    is one, whatever its properties say, because it was committed before."""
     return topic[:1] != "%" and property_of(properties, _TRANSACTION_MARK).lower() == b"true"
 
 
 def half_of(properties: bytes, topic: str, queue_id: int, timeout_ms: int, bytes_max: int) -> Delayed:
     """Returns the schedule of a half message, and its properties as stored. Its producer is first asked for the outcome
-    after `timeout_ms`, unless the message itself names a time. Raises Refused (response code 13). Delays in its
-    properties are ignored, as in RocketMQ: the message is delivered as soon as it is committed.
+    after `timeout_ms`, unless the message itself names a time. Delays in its properties are ignored, as in RocketMQ:
+    the message is delivered as soon as it is committed. Raises Refused (response code 13) if the properties name no
+    producer group, if their time is not a number, or if they would have more than `bytes_max` bytes.
     """
     if not producer_group_of(properties):
         remark = "a half message (TRAN_MSG) names the producer group that decides about it in PGROUP"

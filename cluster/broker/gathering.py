@@ -1,9 +1,9 @@
 """Moves topics out of groups of brokers in which they take no new messages any more (docs/adr/0114, "The way back").
 
-The leader of each group looks at all topics in slices. A topic whose queues there are read-only is *read out*. Once
-clients have had the time to learn this, the leader refuses sends to it. Once all messages there are read, the topic
-leaves the group. A topic that was spread over more groups because it was hot (`topics.spread`), and is calm now, is
-*gathered* in the groups where it was before.
+The leader of each group looks at all topics in slices. A topic whose queues in the group are read-only is *read out*.
+Once clients have had the time to learn this, the leader refuses sends to it. Once all its messages in the group are
+read, the topic leaves the group. A topic that was spread over more groups because it was hot (`topics.spread`), and is
+calm now, is *gathered* in the groups where it was before.
 """
 
 from __future__ import annotations
@@ -136,7 +136,8 @@ class Gathering:
             self._calm_since.pop(name, None)
 
     def _takes(self, name: str) -> None:
-        """Forgets since when the topic is read out, because it is not, or not in the same way as before."""
+        """Forgets since when the topic is read out, and since when sends to it are refused. Called if the topic is not
+        read out, or if it was changed since."""
         self._since.pop(name, None)
         self._refused.pop(name, None)
 
@@ -154,7 +155,8 @@ class Gathering:
 
     def _ask(self, name: str, read_queues: int, says: str) -> None:
         """Proposes that the topic has `read_queues` queues in this group that are only read, and none that take
-        messages. `says`: the text of the event."""
+        messages. `says`: the text of the event. Does nothing while another proposal is in progress, or soon after one
+        has failed."""
         if not self._asked and self._now_ms >= self._due_ms:
             own = self._services.state.broker_groups.own
             config = {"name": name, "place": [[own, read_queues, 0]]}
@@ -171,11 +173,12 @@ class Gathering:
 
         return done
 
-    # -- by itself
+    # --- gathering the topics that were spread because they were hot ---
 
     def _home(self, topic: TopicConfig) -> set[int]:
         """Returns the groups in which an automatically spread topic was before, and to which it may return. Empty if
-        the topic is not to be gathered, or if this is not the lowest of those groups, which decides."""
+        the topic is not to be gathered, or if this group is not the one with the lowest number of those groups: only
+        the leader of that one decides."""
         groups = self._services.state.broker_groups
         if self._services.config.topics.spread != "auto" or topic.order:
             return set()

@@ -30,7 +30,7 @@ HOT: Final = 0.5
 
 
 class Hot(NamedTuple):
-    """A hot topic: one that keeps a busy leader busy."""
+    """A hot topic: one that gets at least half of the messages of a group whose leader is busy."""
 
     topic: TopicConfig
     messages: int
@@ -62,9 +62,9 @@ def hot_topic(state: BrokerState, window: Window) -> Hot | None:
 
 
 class Spreading:
-    """Spreads hot topics, with `topics.spread = "auto"`: gives a topic without order that was hot for two windows
-    queues in all groups. The leader of the group that has the topic proposes it; the first group decides. Event loop
-    only."""
+    """Spreads hot topics, with `topics.spread = "auto"`. A topic without order that was hot in two windows in a row
+    gets queues in all groups that take messages. The leader of the group that has the topic proposes this; the first
+    group decides. Event loop only."""
 
     def __init__(self, services: Services, hot: Callable[[], Window], events: EventLog) -> None:
         """`hot` returns the last measurement of this node's load."""
@@ -73,7 +73,7 @@ class Spreading:
         self._events = events
         self._window = hot()
         self._before: int | None = None
-        """The id of the topic that was hot in the window before; None if none was."""
+        """The id of the topic that was hot in the last window that was evaluated; None if none was."""
         self._asked = False
 
     def part(self) -> Part:
@@ -114,6 +114,6 @@ class Spreading:
         self._asked = True
         try:
             Topics(self._services).put({"name": name, "attributes": attributes}, done, groups=groups)
-        except Refused as refused:  # a system topic, whose queues cannot be moved
+        except Refused as refused:  # the topic may be a system topic, which cannot be changed
             self._asked = False
             logger.info("topic %s is hot and stays where it is: %s", name, refused)

@@ -1,4 +1,4 @@
-"""Makes copies of stored messages, which are stored again in another queue."""
+"""Makes copies of stored messages. The copies are stored in another queue."""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ Failed = Callable[[Exception], None]
 
 
 class MessageQueries:
-    """Finds messages on any node. Each query calls `done` or `failed` once. It is refused as UNAVAILABLE if no leader
-    confirms that there is no such message."""
+    """Finds messages on any node. Each query calls `done` or `failed` once. A query that finds nothing is refused as
+    UNAVAILABLE if no leader confirms that there is no such message."""
 
     def __init__(self, services: Services, rights: Rights, evicted: EvictedKeys | None = None) -> None:
         """`evicted`: access to evicted messages; None if this node has no tier."""
@@ -88,13 +88,13 @@ class MessageQueries:
     def by_position(
         self, party: Party, position: int, done: Callable[[StoredMessage | Refused], None], failed: Failed
     ) -> None:
-        """Finds the message as `at` does. The refusal NOT_FOUND is given only if the leader has confirmed that this
-        node does not merely lag."""
+        """Finds the message as `at` does, with another refusal if there is no message for the party: ERROR if the
+        leader has confirmed that this node does not merely lag, UNAVAILABLE if nobody can confirm it now."""
 
         def look(confirmed: bool) -> None:
             try:
                 here = self._here(position)
-            except Exception as error:  # noqa: BLE001 - also called when the group has answered, outside any request
+            except Exception as error:  # noqa: BLE001 - after a ReadIndex round no request handler would catch it
                 failed(error)
                 return
 
@@ -174,6 +174,6 @@ def _while_there(
 
 
 def _none(refusal: Refused, confirmed: bool) -> Refused:
-    """Returns `refusal`, that there is no such message, if `confirmed` is True: this node does not merely lag.
-    Otherwise returns UNAVAILABLE."""
+    """Returns `refusal`, which says that there is no such message, if `confirmed` is True: this node does not merely
+    lag. Otherwise returns a Refused (UNAVAILABLE) with the same remark."""
     return refusal if confirmed else Refused(Reason.UNAVAILABLE, f"no leader can confirm it now: {refusal.remark}")

@@ -98,7 +98,7 @@ def check_group_name(name: str) -> None:
 
 
 def topic_named(state: BrokerState, name: str) -> TopicConfig:
-    """Returns the topic of that name. Raises Refused."""
+    """Returns the topic of that name. Raises Refused (NO_TOPIC) if there is none."""
     topic = state.topics.get(name)
     if topic is None:
         raise no_topic(name[:255])
@@ -116,7 +116,8 @@ def check_queue(state: BrokerState, topic: TopicConfig, queue_id: int) -> None:
 def check_counted(services: Services, topic: TopicConfig, counted_in: str | None, offset: int) -> None:
     """Checks that an offset counts in this topic. `counted_in`: the identity of the topic in which the sender says that
     it counts (docs/wire-protocol.md); None if it does not say. Raises Refused: NO_TOPIC if that topic was deleted, even
-    if another one now has its name; UNAVAILABLE if this node has not applied its creation yet."""
+    if another one now has its name; UNAVAILABLE if this node has not applied its creation yet; INVALID if the identity
+    is malformed."""
     if counted_in is None:
         return
     met = services.topic_identity(topic.name)[IDENTITY_FIELD]
@@ -132,7 +133,7 @@ def check_counted(services: Services, topic: TopicConfig, counted_in: str | None
 
 
 def group_named(state: BrokerState, name: str) -> GroupConfig:
-    """Returns the consumer group of that name. Raises Refused."""
+    """Returns the consumer group of that name. Raises Refused (NO_GROUP) if there is none."""
     group = state.groups.get(name)
     if group is None:
         raise Refused(Reason.NO_GROUP, f"consumer group {name} does not exist")

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
 
 def check_new_topic(rates: MinuteRates, name: str, party: Party) -> None:
-    """Takes one topic from the quota of the party that creates it. Raises Refused (LIMITED)."""
+    """Takes one topic from the quota of the party that creates it. Raises Refused (LIMITED) if the quota is used up."""
     _take(rates, NEW_TOPICS, f"topic {name}", party)
 
 
 def check_new_group(rates: MinuteRates, name: str, party: Party) -> None:
-    """Takes one consumer group from the quota of the party that creates it. Raises Refused (LIMITED)."""
+    """Takes one consumer group from the quota of the party that creates it. Raises Refused (LIMITED) if the quota is
+    used up."""
     _take(rates, NEW_GROUPS, f"group {name}", party)
 
 

@@ -1,5 +1,5 @@
-"""Defines the error by which the broker refuses a request. The broker's services, and the servers of the protocols,
-raise no other one."""
+"""Defines the error by which the broker refuses a request. The broker's services and the servers of the protocols
+refuse requests with no other error."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Reason(Enum):
     """The topic has no such queue, and never had."""
     NO_GROUP = auto()
     NO_CONSUMER = auto()
-    """No consumer of the group is connected."""
+    """No client that could answer the request, such as a consumer of the group, is connected."""
     NO_SUBSCRIPTION = auto()
     STALE_SUBSCRIPTION = auto()
     """The subscription known on this node is older than the client's."""
@@ -37,7 +37,7 @@ class Reason(Enum):
     ILLEGAL = auto()
     """The state of the object does not allow the request, now or any more. Repeating it leads to the same refusal."""
     NOT_FOUND = auto()
-    """There is no such message or offset."""
+    """There is no such message, offset or user."""
     BUSY = auto()
     """A limit is reached, or this node may not serve the request. Another node may serve it, or this one later."""
     LIMITED = auto()
@@ -92,8 +92,8 @@ def not_written(
 
 
 def when_confirmed(services: Services, act: Callable[[], None], refuse: Callable[[Refused], None]) -> None:
-    """Calls `act` once the applied state is linearizable. Calls `refuse` with the reason if that cannot be reached, or
-    with a Refused that `act` raises."""
+    """Calls `act` once reads of the applied state are linearizable. Calls `refuse` with a Refused (UNAVAILABLE) if no
+    leader confirms this, or with a Refused that `act` raises."""
 
     def confirmed(ok: bool) -> None:
         try:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def check_policy(text: str) -> None:
-    """Raises Refused (INVALID) unless the text is a groupRetryPolicy."""
+    """Raises Refused (INVALID) unless the text is a `groupRetryPolicy` that `raftmq_wire.retry_policy` can decode."""
     charge_text(len(text))
     try:
         decode_policy(text)

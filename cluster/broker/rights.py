@@ -28,8 +28,9 @@ MANAGES: Final = frozenset({Action.CREATE, Action.UPDATE, Action.DELETE})
 
 
 def topic_need(name: str, actions: tuple[Action, ...]) -> Need:
-    """Returns the right that `actions` on a topic need. For the retry topic of a group it is a right on the group. For
-    its dead-letter topic too, except to send to it."""
+    """Returns the right that `actions` on a topic need. For the retry topic of a group it is a right on the group: Sub,
+    or `actions` if they create, change or delete the topic. The same holds for the group's dead-letter topic, except
+    that a send to it needs the right on the topic."""
     on = actions if MANAGES.issuperset(actions) else SUB
     if name.startswith(RETRY_PREFIX):
         return Need(Kind.GROUP, name.removeprefix(RETRY_PREFIX), on)
@@ -39,7 +40,7 @@ def topic_need(name: str, actions: tuple[Action, ...]) -> Need:
 
 
 def group_need(name: str, actions: tuple[Action, ...]) -> Need:
-    """Returns the right that `actions` on a group need."""
+    """Returns the right that `actions` on a group need. `name`: the name of the group, or of its retry topic."""
     return Need(Kind.GROUP, name.removeprefix(RETRY_PREFIX), actions)
 
 
@@ -93,7 +94,8 @@ class Rights:
         return self.allows(party, [topic_need(topic, READ)], what)
 
     def is_allowed(self, party: Party, needs: Sequence[Need]) -> bool:
-        """Returns True in the same cases as `allows`, without recording a denial: the party has asked for nothing."""
+        """Returns True in the same cases as `allows`, without recording a denial. For parties that have asked for
+        nothing, and for repeated checks of one request."""
         return not self.enforces or not self._denied(party, needs)
 
     def denies(self, party: Party, why: str, what: str) -> bool:

@@ -1,6 +1,7 @@
 """Defines the interfaces of the node and of clients, as the broker's services use them. It has almost no logic.
 
-Everything below runs on the node's event loop; callbacks are called on it, exactly once.
+Everything below runs on the node's event loop. Callbacks are called on it too, exactly once unless their description
+says otherwise.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Client(Protocol):
 
     closed: bool
     peer_address: tuple[str, int]
-    """The client's IP address and port, also for a client of a node that forwards."""
+    """The client's IP address and port, even if another node holds its connection and forwards its requests."""
     on_close: list[Callable[[], None]]
 
     @property
@@ -59,7 +60,7 @@ def node_told(services: Services) -> str:
 
 
 class Services(Protocol):
-    """The node as the broker sees it."""
+    """The data and functions of the node that the broker uses."""
 
     config: Config
     state: BrokerState
@@ -79,7 +80,7 @@ class Services(Protocol):
         self, commands: list[Command], done: Done, session: CommitSession | None = None, author: str = ""
     ) -> None:
         """Proposes one COMMAND entry (leader only; FAIL otherwise) and calls `done` when it is applied or undecided.
-        With an `author`, for people, it is a CHANGE entry once the cluster has that level.
+        With an `author`, a name for people to read, the entry is a CHANGE entry once the cluster has the level for it.
 
         The commands are encoded and measured before this returns: commands that fit into no entry are FAIL at once. So
         are commands of a level that the cluster does not have (docs/adr/0094).
@@ -104,11 +105,12 @@ class Services(Protocol):
         only."""
 
     def read_log(self, position: int, size: int) -> bytes:
-        """Returns bytes of the commit log at a logical position (applied messages only). Raises
-        raftlog.errors.StorageError."""
+        """Returns `size` bytes of the commit log at a logical position (applied messages only). Raises
+        `raftlog.errors.OutOfRangeError` if this node's log does not have them, StorageError if they cannot be read."""
 
     def fenced(self) -> bool:
-        """Returns True if this node's rows are known to be wrong, so that it serves no messages."""
+        """Returns True if this node must serve no messages: its rows are known to be wrong, or it was removed from the
+        cluster."""
 
     def report_damage(self, position: int, size: int) -> None:
         """Reports bytes of the log that do not match their CRC even when read again. The node finds the damage and
@@ -132,8 +134,8 @@ class Services(Protocol):
         """Schedules the callback on the loop; returns a function that cancels it."""
 
     def on_applied(self, callback: Callable[[set[tuple[int, int]]], None]) -> None:
-        """Registers a function that is called once per applied run, with the (topic_id, queue_id) pairs that grew. Long
-        polls are woken by it."""
+        """Registers a function that is called once for each run of entries that are applied together, with the
+        (topic_id, queue_id) pairs that grew. Long polls are woken by it."""
 
 
 class ClientRequest(NamedTuple):
@@ -183,7 +185,8 @@ class NotAppliedError(Exception):
 
 
 async def applied(services: Services, commands: list[Command]) -> list[Any]:
-    """Proposes one entry and waits until it is applied; returns the result of each command. Raises NotAppliedError."""
+    """Proposes one entry and waits until it is applied; returns the result of each command. Raises NotAppliedError if
+    the entry is refused or lost, or if its outcome is unknown."""
     result: ProposeResult = await told(partial(services.propose, commands))
     if result.outcome is not Outcome.OK:
         raise NotAppliedError(result.remark)

@@ -33,7 +33,7 @@ TOPIC_BLOCKS_MAX = 256
 LARGEST_MAX = 200
 """The most topics that the metrics show."""
 ALL_MAX = 2_000
-"""The most topics that are measured together for a page of them."""
+"""The most topics of a cluster in which all topics are measured when a caller asks for some of them."""
 FRESH_MS = 10_000
 """Milliseconds after a measurement in which the sizes of all topics are not measured again."""
 REST = 50
@@ -157,7 +157,8 @@ class TopicSizes:
         return await asyncio.shield(self._running)
 
     async def among(self, topics: Sequence[TopicConfig]) -> Measured:
-        """Returns the sizes of these topics. It takes no longer than measuring ALL_MAX topics."""
+        """Returns the sizes of these topics, measured now. In a cluster with at most ALL_MAX topics, returns the result
+        of `all`."""
         if len(self._state.topics) <= ALL_MAX:
             return await self.all()
         applied = self._state.applied.index

@@ -94,7 +94,8 @@ class Topics:
         user and address whose quota a new topic counts against; None for no quota. `groups`: the groups of brokers in
         which the topic gets this number of queues each, in addition to those that it has; None for no further ones.
         `here`: True if the numbers of queues are meant for this node's group alone, whichever groups the topic is in.
-        Raises Refused."""
+        Raises Refused if a field is not allowed, if a quota allows no new topic now, or, with `here`, if the topic may
+        not have queues in this group."""
         services, name = self._services, config["name"]
         self.check(config)
         if name not in services.state.topics:
@@ -114,7 +115,7 @@ class Topics:
 
     def gather(self, name: str, groups: Collection[int], done: Done, *, author: str = "") -> None:
         """Makes the existing topic take new messages in these groups of brokers only. Its queues in other groups are
-        read to their end and then removed (`cluster.broker.gathering`). Raises Refused."""
+        read to their end and then removed (`cluster.broker.gathering`). Raises Refused (INVALID) for a system topic."""
         self.check({"name": name})
         topic = self._services.state.topics[name]
         place = [[group, topic.queues_of_groups[group][0], 0] for group in sorted(topic.written_groups - set(groups))]
@@ -130,7 +131,8 @@ class Topics:
 
     def check(self, config: Mapping[str, Any]) -> None:
         """Checks the fields that a request of any protocol asks for a topic. A value that the topic already has is
-        never refused, because a request over HTTP repeats it. Raises Refused (INVALID)."""
+        never refused, because a request over HTTP repeats it. Raises Refused (INVALID) if the name or another value is
+        not allowed."""
         name = config["name"]
         check_topic_name(name, self._services.config.limits.topic_length_max)
         check_no_system_topic(name)
@@ -162,8 +164,8 @@ class Topics:
 
 
 def _queues_in_each(config: Mapping[str, Any], known: TopicConfig | None) -> tuple[int, int]:
-    """Returns the numbers of read and write queues that a topic gets in each new group of brokers: those of the
-    request, else those that the topic has in the first of its groups that takes messages."""
+    """Returns the numbers of read and write queues that a topic gets in each new group of brokers. A number that the
+    request does not give is that of the first of the topic's groups that takes messages."""
     read, write = (0, 0)
     if known is not None:
         read, write = next(queues for queues in known.queues_of_groups.values() if queues[1])
@@ -171,7 +173,8 @@ def _queues_in_each(config: Mapping[str, Any], known: TopicConfig | None) -> tup
 
 
 def without_home(attributes: Mapping[str, str]) -> dict[str, str]:
-    """Returns the attributes of a topic without SPREAD_HOME, because a person has now decided in which groups it is."""
+    """Returns the attributes of a topic without SPREAD_HOME. Used when a topic is gathered, or when a person decides in
+    which groups it is: the topic then no longer counts as spread automatically."""
     return {name: value for name, value in attributes.items() if name != SPREAD_HOME}
 
 
@@ -203,7 +206,7 @@ def placed_queues(services: Services, topic: TopicConfig) -> list[tuple[BrokerGr
 
 
 def check_attribute(name: str, value: str) -> None:
-    """Checks an attribute. Raises Refused: INVALID."""
+    """Raises Refused (INVALID) if topics have no such attribute, or if the value is not allowed."""
     if name == RETENTION:
         if not is_retention(value):
             remark = f"topic attribute {name} cannot be {value[:80]}, only a whole number of milliseconds (0: for ever)"

@@ -54,8 +54,8 @@ def _never(before: Config, after: Config) -> bool:
 
 
 class _Change(Source):
-    """The source of values for a change of the cluster's configuration. They are JSON values, or texts from a command
-    line."""
+    """The source of values for a change of the cluster's configuration. The values are from JSON, or texts from a
+    command line."""
 
     def is_textual(self, path: KeyPath) -> bool:
         return True
@@ -135,7 +135,7 @@ def _enlarged(config: Config, values: Mapping[str, Value], error: TooSmallError)
 
 def in_type(key: str, value: object) -> Value:
     """Returns the value in the type of a cluster's key. A text such as "20" or "true" becomes a number or a bool.
-    Raises ConfigError."""
+    Raises ConfigError if the key is not the cluster's, or if the value does not have the key's type and bounds."""
     if key not in FIELDS:
         raise _unknown(key)
     section, name = key.split(".")

@@ -164,7 +164,7 @@ class Config(Section, frozen=True, kw_only=True):
         return any(self.tls_mode(each) != "disabled" for each in wanted)
 
     def peer_of(self, node_id: int) -> PeerNode:
-        """Returns the member with that id. Raises KeyError."""
+        """Returns the member with that id. Raises KeyError if `peers` has none."""
         for peer in self.peers:
             if peer.id == node_id:
                 return peer

@@ -93,8 +93,8 @@ the reason)."""
 
 
 def complete(config: Config, source: Source, folder: Path | None) -> Config:
-    """Returns the configuration with three things filled in: advertised addresses, this node's own entry in `peers`,
-    and an absolute data directory. `folder` is that of the configuration file."""
+    """Returns the configuration with advertised addresses, this node's own entry in `peers` and the limits of its
+    profile filled in, and with absolute paths. `folder` is that of the configuration file; None without a file."""
     data_dir = Path(config.node.data_dir).expanduser()
     if folder is not None and source.is_from_file(("node", "data_dir")):
         data_dir = folder / data_dir
@@ -420,7 +420,8 @@ DELAY_MS_MAX = 365 * UNITS_MS["d"]
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:
-    """Returns the delay of each level in milliseconds, level 1 first. Raises ValueError."""
+    """Returns the delay of each level in milliseconds, level 1 first. `text` has words such as 10s and 2h. Raises
+    ValueError for another word, a delay above DELAY_MS_MAX, or a number of levels that is not 1 to LEVELS_MAX."""
     levels = []
     for word in text.split():
         number, unit = word[:-1], UNITS_MS.get(word[-1])

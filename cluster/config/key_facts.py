@@ -42,7 +42,7 @@ class KeyFacts(NamedTuple):
     reload: bool
     """True if a change takes effect without a restart."""
     unit: Unit | None
-    """None if the value is no number."""
+    """The unit of the value; None if the value is no number."""
 
 
 def of_cluster(unit: Unit | None = None) -> KeyFacts:
@@ -73,8 +73,8 @@ def meta_of(kind: Any) -> msgspec.Meta | None:
 
 
 def facts_of(key: str, kind: Any) -> KeyFacts:
-    """Returns what the key says in its type. Raises TypeError if it does not say whose it is, or if a number has no
-    unit or another value has one."""
+    """Returns the facts in `kind`, the type of the key. Raises TypeError unless there are facts exactly once, and a
+    unit if and only if the value is a number."""
     found = [each for each in getattr(kind, "__metadata__", ()) if isinstance(each, KeyFacts)]
     if len(found) != 1:
         raise TypeError(f"{key}: the type of its field must say whose it is: Annotated[..., of_cluster() or of_host()]")
@@ -97,5 +97,6 @@ def fields_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 @cache
 def facts(kind: type[msgspec.Struct]) -> dict[str, KeyFacts]:
-    """Returns "section.name" -> what that key says of itself, for each of a whole configuration. Raises TypeError."""
+    """Returns "section.name" -> the facts of the key, for all keys of the configuration class `kind`. Raises TypeError
+    as `facts_of` does."""
     return {key: facts_of(key, field.type) for key, field in fields_of(kind).items()}

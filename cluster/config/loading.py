@@ -26,7 +26,7 @@ def load(
     overrides: Mapping[str, Any] | None = None,
 ) -> Config:
     """Reads the configuration from the file, then `env`, then `overrides` ({"raft.tick_ms": 20}); later sources win.
-    Raises ConfigError."""
+    Raises ConfigError if the file cannot be read, or if the configuration is not valid."""
     source = Source()
     if path is not None:
         source.read_file(Path(path))
@@ -99,7 +99,8 @@ def _fields_of(kind: type[Any]) -> dict[str, msgspec.structs.FieldInfo]:
 
 
 def value_of(kind: Any, raw: Any, path: KeyPath, source: Source) -> Any:
-    """Returns the raw value of a key in the key's type. Raises ConfigError."""
+    """Returns the raw value of a key in the key's type. Raises ConfigError if the value does not have that type, or is
+    outside its bounds."""
     if typing.get_origin(kind) is tuple:
         item = typing.get_args(kind)[0]
         if not isinstance(raw, list):

@@ -99,7 +99,8 @@ def group_folder(data: Path, group: int) -> Path:
 
 
 def group_at(place: str) -> int:
-    """Returns the number of the group of brokers to which a folder, or a URL for its objects, belongs."""
+    """Returns the number of the group of brokers to which a folder or URL belongs, by its last part: 2 for "g02". Other
+    places belong to the first group."""
     name = place.rstrip("/").rpartition("/")[2]
     return int(name[1:]) if _GROUP_FOLDER.fullmatch(name) else FIRST_GROUP
 
@@ -230,7 +231,8 @@ class ClusterFile(msgspec.Struct, frozen=True):
         return self._found(name, self.nodes)
 
     def process(self, name: NodeName) -> NodeRecord | RegistryRecord:
-        """Returns the node, or the process of the registry, of that name. Raises LocalError."""
+        """Returns the node, or the process of the registry, of that name. Raises LocalError, which names the existing
+        ones."""
         return self._found(name, self.processes)
 
     def _found(self, name: NodeName, among: Sequence[R]) -> R:
@@ -297,7 +299,8 @@ def _has_cluster(data: Path) -> bool:
 
 
 def read_cluster(data: Path) -> ClusterFile:
-    """Reads the cluster in the data directory `data`. Raises LocalError if there is none, or one of another format."""
+    """Reads the cluster in the data directory `data`. Raises LocalError if there is none, or if its file cannot be
+    read, is damaged or has another format."""
     path = data / CLUSTER_FILE
     try:
         raw = path.read_bytes()
@@ -347,13 +350,15 @@ def local_root(node_data: str) -> Path | None:
 
 
 def has_no_data(directory: Path) -> bool:
-    """Returns True if a data directory is missing, or empty except for a lock file. Raises OSError."""
+    """Returns True if a data directory is missing, or empty except for a lock file. Raises OSError if it cannot be
+    read."""
     return not directory.exists() or all(path.name == layout.LOCK for path in directory.iterdir())
 
 
 def has_no_identity(directory: Path) -> bool:
     """Returns True if a data directory is missing, or does not have a node's identity. It is empty then, or it was
-    deleted while its node ran, and the node wrote a few files again. Raises OSError."""
+    deleted while its node ran, and the node wrote a few files again. Raises OSError if the directory cannot be
+    examined."""
     return not (directory / layout.IDENTITY).exists()
 
 
@@ -402,10 +407,10 @@ def replace_file(
 
     An existing file keeps its owner, group and mode as far as this user may set them, but other users get no right that
     is not in `mode`. A new file gets `mode` less the umask. `check` is called with the path of the new contents before
-    the replacement. Raises OSError, and what `check` raises; the file is then unchanged.
+    the replacement. Raises OSError if the file cannot be written, and what `check` raises. The file is then unchanged.
     """
     fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    fresh.unlink(missing_ok=True)  # left by a dead process with this pid: in a container, all have the same
+    fresh.unlink(missing_ok=True)  # left by a dead process with this pid: in a container, pids are used again
     try:
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "wb") as file:
@@ -455,7 +460,7 @@ class BusyError(LocalError):
 @contextlib.contextmanager
 def locked(data: Path) -> Iterator[None]:
     """Locks the data directory for a command that starts or stops processes. Raises BusyError if another command has
-    the lock, and LocalError."""
+    the lock, and LocalError if the lock file cannot be opened."""
     try:
         opened = (data / "lock").open("a")
     except OSError as error:

@@ -36,8 +36,9 @@ def like_another(own: str, other: str, own_sections: frozenset[str]) -> str:
 def moved(
     text: str, node: NodeRecord, nodes: Sequence[NodeRecord], first: Sequence[NodeRecord], *, failpoints: bool
 ) -> str:
-    """Returns a node's file with the new ports of `node`. In [[peers]], former members are removed and new ones added.
-    `nodes` are the members of its group, `first` those of the first group."""
+    """Returns a node's file with the new ports of `node`, and with "data" as its data directory. In [[peers]], former
+    members are removed and new ones added. `nodes` are the members of its group, `first` those of the first group. If
+    `failpoints` is True, failpoints are enabled; otherwise that setting stays."""
     document = tomlkit.parse(text)
     _table(document, "node")["data_dir"] = "data"
     _table(document, "peer")["port"] = node.peer_port
@@ -140,7 +141,8 @@ with configurations of their own."""
 
 def plan_nodes(data: Path, count: int, base_port: int | None) -> list[NodeRecord]:
     """Returns the records of nodes 1 to `count` of the first group. They have RocketMQ's usual ports, or 4 x count
-    ports in a row from `base_port`. Raises LocalError."""
+    ports in a row from `base_port`. Raises LocalError if `count` is not 1 to NODES_MAX, or if the ports do not lie in
+    1024 to 65535."""
     _check_count(count)
     if base_port is not None:
         check_base_port(base_port, count)
@@ -153,7 +155,8 @@ def plan_all(
 ) -> list[NodeRecord]:
     """Returns the records of nodes 1 to `count` of each group in `groups`, which begins with the first group. They have
     their usual ports, or ports in a row from `base_port`. The ports of further groups are free now. Those of the first
-    group may be in use while its nodes do not run. Raises LocalError."""
+    group may be in use while its nodes do not run. Raises LocalError if `count` is not 1 to NODES_MAX, or if there are
+    not enough ports."""
     nodes: list[NodeRecord] = []
     for group in groups:
         base = None if base_port is None else base_port + 4 * len(nodes)
@@ -221,9 +224,10 @@ def plan_group(
     known: Sequence[NodeRecord],
     is_free: Callable[[int], bool],
 ) -> list[NodeRecord]:
-    """Returns the records of nodes 1 to `count` of a further group, with 4 x count ports in a row. They begin at
-    `base_port`; else at the group's usual port, if all nodes in `known` have their usual ports and these ones are free;
-    else above all other ports. Raises LocalError."""
+    """Returns the records of nodes 1 to `count` of a further group, with 4 x count ports in a row. The ports begin at
+    `base_port`. If that is None, they are the group's usual ports, if these are free and the nodes of the first group
+    in `known` have their usual ports; otherwise they lie above all other ports. Raises LocalError if `count` is not 1
+    to NODES_MAX, or if no free ports are found."""
     _check_count(count)
     if base_port is None:
         base_port = _free_row(group, 4 * count, known, is_free)
@@ -263,7 +267,8 @@ def _in_a_row(data: Path, group: int, count: int, base_port: int) -> list[NodeRe
 
 
 def plan_moved(nodes: Sequence[NodeRecord], base_port: int) -> list[NodeRecord]:
-    """Returns the same nodes with 4 x count ports in a row from `base_port`, group after group. Raises LocalError."""
+    """Returns the same nodes with 4 x count ports in a row from `base_port`, group after group. Raises LocalError if
+    the ports do not lie in 1024 to 65535."""
     check_base_port(base_port, len(nodes))
     found: list[NodeRecord] = []
     for group in groups_of(nodes):
@@ -285,7 +290,7 @@ further groups read it. Nodes of the first group have the secret in their own da
 
 def write_configs(nodes: Sequence[NodeRecord], *, failpoints: bool = False, users_key: bool = False) -> None:
     """Makes each node's folder, and its raftmq.toml with the values that differ from the defaults. If `users_key` is
-    given, the file names USERS_KEY."""
+    True, each file names USERS_KEY as its `auth.key_file`."""
     for node in nodes:
         write_config(node, nodes, failpoints=failpoints, users_key=users_key)
 
@@ -378,9 +383,9 @@ def _name_first_group(document: TOMLDocument, first: Sequence[NodeRecord]) -> No
 def plan_node(
     data: Path, node_id: int, known: Sequence[NodeRecord], is_free: Callable[[int], bool], group: int = FIRST_GROUP
 ) -> NodeRecord:
-    """Returns one more node of a group: with RocketMQ's usual ports for its id if it is of the first group and the
-    others there have theirs, else with four ports in a row above all others. `known`: the nodes of all groups. Raises
-    LocalError."""
+    """Returns the record of one more node of a group. In the first group it gets RocketMQ's usual ports for its id, if
+    these are free and the other nodes there have their usual ports. Otherwise it gets four free ports in a row above
+    all others. `known`: the nodes of all groups. Raises LocalError if no ports are found."""
     taken = {port for node in known for port in node.ports.values()}
     if group == FIRST_GROUP:
         usual = _record(
@@ -456,7 +461,8 @@ def _toml(node: NodeRecord, nodes: Sequence[NodeRecord], failpoints: bool) -> st
 
 
 def move_ports(nodes: Sequence[NodeRecord], *, failpoints: bool = False) -> None:
-    """Changes the ports in existing raftmq.toml files; every other setting, and every comment, stays."""
+    """Changes the ports in existing raftmq.toml files; every other setting, and every comment, stays. Raises OSError if
+    a file cannot be read or written, and ConfigError if it would not be valid."""
     from cluster.config.node_files import moved
 
     first = [node for node in nodes if node.group == FIRST_GROUP]
@@ -467,28 +473,29 @@ def move_ports(nodes: Sequence[NodeRecord], *, failpoints: bool = False) -> None
 
 
 def set_tier(nodes: Sequence[NodeRecord], url: str) -> None:
-    """Makes every node upload to the object store `url`; nodes of a further group use a folder in it. Raises LocalError
-    if the URL cannot be used; nothing is changed then."""
+    """Makes every node upload to the object store `url`; nodes of a further group use a folder in it. Raises as
+    `_rewrite` does; the files of earlier nodes then stay changed."""
     for node in nodes:
         own = of_group(url, node.group)
         _rewrite(node.config_path, lambda text, own=own: with_tier(text, own))  # type: ignore[misc]
 
 
 def set_registry(config_path: Path, addresses: Sequence[str]) -> None:
-    """Makes the node register with the registry's processes at these peer addresses; [] for none. Raises LocalError."""
+    """Makes the node register with the registry's processes at these peer addresses; [] for none. Raises as `_rewrite`
+    does."""
     _rewrite(config_path, lambda text: with_registry(text, addresses))
 
 
 def set_tls(config_path: Path, stem: str, folder: Path) -> None:
     """Makes the node accept only TLS on all its ports. The certificate and the key are the files in `folder` whose
-    names begin with `stem`. If the node's file sets a TLS mode already, that stays."""
+    names begin with `stem`. If the node's file sets a TLS mode already, that mode stays. Raises as `_rewrite` does."""
     own = folder / stem
     files = {"cert_file": own.with_suffix(".crt"), "key_file": own.with_suffix(".key"), "ca_file": folder / "ca.crt"}
     _rewrite(config_path, lambda text: with_tls(text, _relative(files, config_path)))
 
 
 def set_users_key(config_path: Path, key_file: Path) -> None:
-    """Sets the file in which the node finds the key of users' secrets. Raises LocalError."""
+    """Sets the file in which the node finds the key of users' secrets. Raises as `_rewrite` does."""
     path = _relative({"key_file": key_file}, config_path)["key_file"]
     _rewrite(config_path, lambda text: with_users_key(text, path))
 
@@ -498,8 +505,8 @@ def _relative(files: Mapping[str, Path], config_path: Path) -> dict[str, str]:
 
 
 def _rewrite(config_path: Path, changed: Callable[[str], str]) -> None:
-    """Replaces the text of a node's file by what `changed` returns for it, if the new text is a valid configuration.
-    Raises ConfigError, LocalError."""
+    """Replaces the text of a node's file by what `changed` returns for it. Raises ConfigError, and changes nothing, if
+    the new text is no valid configuration. Raises LocalError if the file cannot be read or written."""
     try:
         replace_file(config_path, changed(config_path.read_text(encoding="utf-8")).encode(), check=load)
     except OSError as error:
@@ -509,7 +516,8 @@ def _rewrite(config_path: Path, changed: Callable[[str], str]) -> None:
 
 def read_nodes(data: Path) -> list[NodeRecord]:
     """Returns the nodes of an existing data directory as their raftmq.toml files describe them; [] if there are none.
-    Raises ConfigError, and LocalError for a node whose file is of another group than its folder."""
+    Raises ConfigError for a file that cannot be used. Raises LocalError for one without the listeners `broker` and
+    `namesrv`, or of another group than its folder."""
     nodes = []
     for path in node_files(data):
         config = load(path)

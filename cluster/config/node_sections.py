@@ -103,8 +103,8 @@ class PeerSection(Section, frozen=True, kw_only=True):
 
 
 class HaSection(Section, frozen=True, kw_only=True):
-    """Timing of connections to nodes and clients, including three keys of RocketMQ; also the bytes per second with
-    which a peer may catch up."""
+    """Timing of connections to nodes and clients, including three keys of RocketMQ, and the most bytes per second that
+    are sent to a peer that catches up."""
 
     send_heartbeat_interval_ms: Annotated[
         int, Meta(ge=1, le=86_400_000, extra=within(50, 60_000)), of_host(Unit.MS, reload=True)
@@ -126,7 +126,8 @@ class AdminSection(Section, frozen=True, kw_only=True):
     bind: Annotated[NonEmptyText, HOST] = "127.0.0.1"
     port: Annotated[Port, of_host(Unit.NONE)] = 9644
     allowed_hosts: Annotated[str, of_host(reload=True)] = ""
-    """Further host names under which the HTTP API may be asked, separated by ";"; "*.example" for all below one."""
+    """Further host names under which the HTTP API may be asked, separated by ";". "*.example" stands for every name
+    below "example"."""
     tls: Annotated[TlsMode, HOST] = ""
     """The TLS mode of the HTTP API; it also decides how this node asks the APIs of the others."""
 
@@ -167,8 +168,8 @@ class AuthSection(Section, frozen=True, kw_only=True):
 
 
 class RaftSection(Section, frozen=True, kw_only=True):
-    """Timing and limits of consensus. Timeouts are multiples of one tick; an election timeout is drawn from
-    [election_ticks, 2x)."""
+    """Timing and limits of consensus. Timeouts are multiples of one tick. An election timeout is drawn at random: at
+    least election_ticks, and less than twice as many."""
 
     tick_ms: Annotated[int, Meta(ge=1, le=10_000, extra=within(10, 1000)), of_host(Unit.MS)] = 50
     heartbeat_ticks: Annotated[int, Meta(ge=1, extra=within(1, 50)), of_host(Unit.TICKS)] = 2

@@ -79,13 +79,13 @@ class FlowSection(Section, frozen=True, kw_only=True):
     hold_bytes_max: Annotated[int, Meta(ge=1, extra=within(1 << 16, 1 << 30)), of_host(Unit.BYTES, reload=True)] = (
         8 << 20
     )
-    """The most bytes of one owner's sends that may wait because of a quota, and an eighth of the most bytes of all
-    owners' sends."""
+    """The most bytes of one owner's sends that may wait because of a quota. Sends of all owners together may have eight
+    times as many."""
 
 
 class ReplicationSection(Section, frozen=True, kw_only=True):
-    """Settings of replication, which are the same on every node: the level at which a leader answers sends while the
-    majority is slow, and whether entries are sent in batches to voters that no commit waits for."""
+    """Settings of replication, which should be the same on every node: the level at which a leader answers sends while
+    the majority is slow, and whether entries are sent later to voters that no commit waits for."""
 
     degrade: Annotated[Literal["off", "leader"], of_host(reload=True)] = "off"
     """With "leader", sends of the default level are answered at level `leader` as long as the majority is slow and the
@@ -122,7 +122,8 @@ class TopicsSection(Section, frozen=True, kw_only=True):
     spread: Annotated[Literal["off", "auto"], CLUSTER] = "off"
     """With "auto", a topic without `order` that keeps the leader of its group busy gets queues in all groups."""
     gather_after_ms: Annotated[int, Meta(ge=1_000, le=604_800_000), of_cluster(Unit.MS)] = 600_000
-    """Milliseconds without much traffic after which such a topic takes messages only in its former groups again."""
+    """Milliseconds without much traffic after which a topic that was spread takes messages only in its former groups
+    again."""
 
 
 class TimerSection(Section, frozen=True, kw_only=True):

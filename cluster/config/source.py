@@ -255,7 +255,8 @@ def _split_key(key: str) -> list[str]:
 
 
 def toml_value(value: Any) -> str:
-    """Returns a value in TOML, as it is written after `=`: bool, int, str, tables inline, lists."""
+    """Returns a value (bool, number, str, dict or list) in TOML, as it is written after `=`. A dict becomes an inline
+    table."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

@@ -90,7 +90,8 @@ class RetentionSection(Section, frozen=True, kw_only=True):
 
     @property
     def delete_hours(self) -> frozenset[int]:
-        """The hours in `delete_when` as numbers; empty for any time. Raises ValueError."""
+        """The hours in `delete_when` as numbers; empty for any time. Raises ValueError if they are not distinct hours
+        from 00 to 23."""
         words = [word.strip() for word in self.delete_when.split(";")] if self.delete_when.strip() else []
         hours = frozenset(int(word) for word in words if word.isascii() and word.isdigit() and len(word) <= 2)
         if len(words) != len(hours) or not hours <= set(range(24)):
@@ -100,7 +101,7 @@ class RetentionSection(Section, frozen=True, kw_only=True):
 
 class TierSection(Section, frozen=True, kw_only=True):
     """The tier: the object store to which sealed segments are uploaded, to be kept and read when the nodes have removed
-    them. The same on every node."""
+    them. The `url` must be the same on every node, because any node may lead."""
 
     url: Annotated[str, HOST] = ""
     """The store: "file:///path" or the URL of a bucket and a prefix in it; "" for none."""
@@ -189,8 +190,8 @@ class RepairSection(Section, frozen=True, kw_only=True):
 
 
 class ConsistencySection(Section, frozen=True, kw_only=True):
-    """Intervals at which replicas are compared, and at which each node reads all of its disk to find damage. 0:
-    never."""
+    """The interval at which replicas are compared, and the interval at which each node reads all of its disk to find
+    damage (0: never)."""
 
     digest_every_ms: Annotated[int, Meta(ge=1, le=86_400_000, extra=within(1000, 3_600_000)), of_cluster(Unit.MS)] = (
         60_000

@@ -1,5 +1,5 @@
-"""The limit on the bytes of a leader's undecided sends: as many as the log decides in a configured time. In an
-overload, the leader refuses sends above it.
+"""Limits the bytes of a leader's undecided sends to as many as the log decides in a configured time. In an overload,
+the leader refuses sends above this limit.
 
 The *house* is the set of sends that have arrived and are not decided: the queue of sends, and the proposed entries. By
 Little's law its bytes divided by the rate at which the log decides are the time that a send spends in it. So a limit on
@@ -8,9 +8,9 @@ control) learns the rate of a path: from the last intervals in which the log was
 which the log was idle does not show what it can do.
 
 A house above its limit is no overload yet. It fills while a sync, a checkpoint or an election delays the log, and
-empties by itself. Overload is a house that stays above the limit and grows while the log decides at its usual rate. A
-closed loop of many requests keeps its size, so it is no overload either: its clients wait, as they asked. docs/adr/0105
-has the alternatives and what was measured.
+empties by itself. Overload is a house that stays above the limit and grows while the log decides at its usual rate. If
+each of many clients waits for its answer before it sends again, the house does not grow, so this is no overload either.
+docs/adr/0105 has the alternatives and what was measured.
 
 Nothing here has a clock or does I/O: the caller gives the time in milliseconds.
 """
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 INTERVAL_MS: Final = 200
 INTERVAL_MS_MAX: Final = 800
 """The longest interval, in milliseconds. An interval ends after INTERVAL_MS if something was decided in it, otherwise
-after this time. On a slow disk an entry takes longer than INTERVAL_MS. If the interval ended before, the next one would
-credit the whole entry to the remaining time alone."""
+after this time. On a slow disk an entry takes longer than INTERVAL_MS. If the interval ended while the entry is
+undecided, all bytes of the entry would count for the next interval, and its rate would be too high."""
 INTERVALS_MAX: Final = 8
 """The number of intervals whose median rate is the rate of the log."""
 RATE_AGE_MS: Final = 60_000
@@ -41,14 +41,14 @@ disk of uneven speed shows only in long spans."""
 GROWTH: Final = 1 / 6
 """The least growth of the house from one span to the next that counts as growth, as a share of the limit."""
 GROWTH_OF_HOUSE: Final = 1 / 10
-"""The least growth that counts, as a share of the house itself. The larger of the two applies. After a burst, clients
-that wait behind it add a little to the house, which is no overload."""
+"""The least growth that counts, as a share of the house itself. It applies if it is more than GROWTH of the limit.
+After a burst, clients that wait behind it add a little to the house, which is no overload."""
 RISING: Final = 1.25
 """The factor by which the log's rate may rise over three spans in an overload. A log whose rate rises by more was not
 busy before, so the house grows only because more is in flight."""
 STALLED: Final = 0.7
-"""The share of the usual rate below which a span is ignored, because something (a sync, a checkpoint) delayed the
-log."""
+"""The share of the usual rate that the log must reach in each of the three spans. If it did not, something (a sync, a
+checkpoint) delayed it, and the spans show no overload."""
 LEAVE_MS: Final = 2_000
 """Milliseconds for which the house must stay within its limit before an overload is over."""
 ENTRY_SHARE: Final = 4
@@ -61,14 +61,16 @@ disk of 2 MB/s for seconds."""
 TOOK_MS_MIN: Final = 0.1
 """The least duration of a decision, in milliseconds, when a speed is computed from one decision alone."""
 SYNCS: Final = 1.5
-"""The least duration of an entry while others wait for it, as a multiple of a sync, or of the quickest decision if that
-is longer. With less work in each of the two entries in flight, disks with slow syncs would wait for work."""
+"""The time from which `shared_bytes` is computed, as a multiple of a sync, or of the quickest decision if that is
+longer: an entry may have as many bytes as the log decides in this time. With less work in each of the two entries in
+flight, disks with slow syncs would wait for work."""
 TRIPS: Final = 10
-"""The least time that the house may last, as a multiple of the quickest decision. With less in flight, a log whose
-majority is far away, or whose disk syncs slowly, would wait for answers instead of using its disks."""
+"""The limit of the house is at least as many bytes as the log decides in this multiple of the quickest decision. With
+less in flight, a log whose majority is far away, or whose disk syncs slowly, would wait for answers instead of using
+its disks."""
 TRIPS_MS_MAX: Final = 1_000
-"""The most milliseconds that TRIPS times the quickest decision may raise the limit to. A leader that is elected in an
-overload sees no quick decision, because each entry waits behind others."""
+"""The most milliseconds that TRIPS times the quickest decision counts for. A leader that is elected in an overload sees
+no quick decision, because each entry waits behind others."""
 QUICKEST_AGE_MS: Final = 60_000
 """The age at which the quickest decision is forgotten. This happens only after the log has had nothing to do, because
 no decision is quick in an overload."""

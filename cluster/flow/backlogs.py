@@ -104,7 +104,7 @@ class Backlogs:
         return self._rules.has(BACKLOG_BYTES)
 
     def forget(self) -> None:
-        """Forgets all backlogs. Called when this node has become leader again."""
+        """Forgets all backlogs. Called when this node has become leader."""
         self._topics.clear()
         self._free.clear()
 

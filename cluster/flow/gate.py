@@ -1,8 +1,9 @@
 """The gate: decides whether a node may take a request, before any work is done for it. So the memory of the node is
 bounded.
 
-It is the one place that knows how much a connection, a node or a user may have in flight. The kernel asks it for one
-number, `Gate.room`, once for the sends of one read, and has no limit of its own.
+It is the one place that knows how much a connection, a node or a user may have in flight. The kernel (the compiled hot
+path, `raftmq_wire.kernel`) asks it for one number, `Gate.room`, once for the sends of one read, and has no limit of its
+own.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ SEND_BYTES_MIN: Final = 32
 
 
 class GateRequest(Enum):
-    """The kind of a request at the gate. The gate is asked for a refusal before the request's work, and again when the
-    request is taken."""
+    """The kind of a request at the gate. The callers pass it to `Gate.refusal` before any work for the request, and to
+    `Gate.hold` when they take the request."""
 
     NEW = auto()
-    """A client's send that repeats no send which this node holds, as far as this node knows. It is taken once."""
+    """A client's send that, as far as this node knows, repeats no send that the node holds."""
     WAITING = auto()
     """A client's send that has to wait, for example for its topic to be created, and then asks again as NEW. Whether it
     repeats another send is not known yet."""
@@ -48,7 +49,7 @@ class GateRequest(Enum):
     FORWARDED = auto()
     """Any other request of a client that another node has to answer."""
     EARLY = auto()
-    """A send of another node's client that was forwarded to this node before it could handle it."""
+    """A send of another node's client that was forwarded to this node before this node could handle the send."""
     OWN = auto()
     """A copy of a message that the node makes itself, for any user. The user id of this request is ITSELF."""
 
@@ -100,7 +101,7 @@ class Holder(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 class Gate:
-    """The accounts of one node, and their limits. Event loop only."""
+    """Keeps the accounts of one node, and checks their limits. Event loop only."""
 
     def __init__(
         self,
@@ -113,17 +114,17 @@ class Gate:
         self._count, self._count_quota = count, count_quota
         self.reload(config)
         self.sends = Account()
-        """Sends without a final outcome: queued, proposed, or undecided after an UNKNOWN."""
+        """The account of the sends without a final outcome: queued, proposed, or undecided after an UNKNOWN."""
         self.forwarded = Account()
-        """Requests of this node's clients that another node has to answer."""
+        """The account of the requests of this node's clients that another node has to answer."""
         self.early = Account()
-        """Requests that were forwarded to this node before it could handle them."""
+        """The account of the requests that were forwarded to this node before it could handle them."""
         self.paced = Account()
-        """Sends that wait for their quota."""
+        """The account of the sends that wait for their quota."""
         self.at_once: RequestsAtOnce | None = None
         """The accounts of owners, below `sends`; None while no quota limits the number of sends in flight."""
         self.clients = Account()
-        """The unanswered requests of all holders. Each holder's account adds to this one."""
+        """The account of the unanswered requests of all holders. Each holder's account adds to this one."""
 
     def part(self) -> Part:
         """Returns the hook through which the node tells the gate of a changed configuration."""
@@ -168,8 +169,7 @@ class Gate:
     def room(self, holder: Holder, user: int) -> int:
         """Returns how many bytes of new sends of a user may certainly be taken now; 0 or less if none. The kernel calls
         it once for all sends that it finds in one read. More sends may be allowed: for the first send beyond the
-        result, `refusal` decides, and then the kernel asks for the room again. A limit that allows `n` more requests
-        leaves `n * SEND_BYTES_MIN` bytes."""
+        result, `refusal` decides, and then the kernel asks for the room again. `user` has no effect."""
         limits = self._limits
         return min(
             limits.connection_inflight_bytes_max - holder.account.bytes,
@@ -220,9 +220,9 @@ class Gate:
         return Hold(holder.account, account, size)
 
     def hold_early(self, size: int) -> Hold | None:
-        """Takes a request that was forwarded to this node before it could handle it. Returns its Hold, or None if there
-        is no room. The request is not decoded yet, so it counts for no owner. When the node handles it, it is taken
-        again, for its owner."""
+        """Takes a request of `size` bytes that was forwarded to this node before this node could handle it. Returns its
+        Hold, or None if there is no room. The request is not decoded yet, so it counts for no owner. When the node
+        handles it, it is taken again, for its owner."""
         return Hold(None, self.early, size) if self.early.bytes + size <= self._limits.node_inflight_bytes_max else None
 
     # --- figures -----------------------------------------------------------------------------------------------------

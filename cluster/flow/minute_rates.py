@@ -36,7 +36,7 @@ class MinuteRates:
         self._buckets = {limit: QuotaBuckets(rules, (limit,)) for limit in limits}
 
     def forget(self) -> None:
-        """Fills all buckets again. Called when this node has become leader again."""
+        """Fills all buckets. Called when this node has become leader."""
         for buckets in self._buckets.values():
             buckets.forget()
 

@@ -1,9 +1,9 @@
 """Decides by the quotas of the cluster how much an owner (a user, an address or a topic) may send or pull now.
 
-Each limit is a token bucket that fills at its rate and holds one second's worth, stored as the time at which it is full
-again (the generic cell rate algorithm of ITU-T I.371). So a bucket is one number and needs no timer. A request may take
-more than the bucket has. So a message that is larger than a second's worth passes, and the owner's next request waits
-longer. A new leader begins with full buckets.
+Each limit is a token bucket that fills at its rate, stored as the time at which it is full again (the generic cell rate
+algorithm of ITU-T I.371). So a bucket is one number and needs no timer. It holds one second's worth, or one minute's
+worth if the limit is per minute. A request may take more than the bucket has. So a message that is larger than a
+second's worth passes, and the owner's next request waits longer. A new leader begins with full buckets.
 
 Several nodes may apply one quota, each of them a share of its rate (`cluster.flow.quota_shares`). For sends these are
 the leaders of the groups of brokers, for pulls all nodes.
@@ -31,15 +31,15 @@ PERIOD_MS: Final = {Per.SECOND: 1_000, Per.MINUTE: 60_000}
 WAITING_ASKS: Final = 0.25
 """The part of the rate that a node adds to its demand for a quota while requests wait for it."""
 LOOKS_UNTIL_TOLD: Final = 4
-"""The number of measurements, one a second, after which a node has surely heard the demand of all other nodes, by way
-of two leaders."""
+"""The number of measurements, one a second, after which a node has surely heard the demand of all other nodes. A demand
+passes through up to two leaders on its way."""
 DEMAND_MIN: Final = 1e-4
 """The part of the rate below which a demand counts as 0."""
 BYTES_SHARE_MIN: Final = 0.01
 """The smallest share of a rate in bytes that a node may have. For a rate in messages the smallest share is one message
 a second."""
 OWNERS_MAX: Final = 20_000
-"""The most owners that are remembered. Beyond that, owners with full buckets are forgotten."""
+"""The most senders, each with a topic, whose buckets are remembered. Beyond that, full buckets are forgotten."""
 BUCKETS_MAX: Final = 4 * OWNERS_MAX
 
 
@@ -124,8 +124,9 @@ class Bucket(Refusals):
         return self.demand * self.rule.value if self._holds_ms == BURST_MS else None
 
     def measure(self, elapsed_ms: int, waiting: int) -> float:
-        """Returns the demand of the last seconds, as a part of the rate. It counts what was taken in the last
-        `elapsed_ms`, and `waiting` requests that wait for this bucket. Half of the result is the former demand."""
+        """Updates the demand and returns it, as a part of the rate. It counts what was taken since the last call,
+        `elapsed_ms` ago, and `waiting` requests that wait for this bucket. If the former demand is not 0, the result is
+        the mean of it and of the demand that was counted now."""
         if not (self._used or waiting or self.demand):
             return 0.0
         if self._requests:
@@ -157,8 +158,8 @@ class Bucket(Refusals):
     def follow(self, before: Bucket, now_ms: int) -> None:
         """Takes over the state of `before`, the bucket of the same limit with another value, which this bucket
         replaces. The new bucket does not begin full: otherwise a limit that is changed all the time would limit
-        nothing. An owner whose limit was raised waits for a shorter time than before, and never longer than an empty
-        bucket takes to fill."""
+        nothing. It is full no later than `before` would have been. If the limit was raised, a wait that is longer than
+        an empty bucket takes to fill is shortened in proportion to the rates, but not below that time."""
         self.begin(before.share)
         self.demand = before.demand * self._whole_ms / before._whole_ms
         self._looks, self._used, self._requests = before._looks, before._used, before._requests
@@ -211,7 +212,7 @@ class QuotaBuckets:
             self._found.clear()
 
     def forget(self) -> None:
-        """Fills all buckets again. Called when this node has become leader again."""
+        """Fills all buckets. Called when this node has become leader."""
         self._buckets.clear()
         self._found.clear()
 

@@ -72,9 +72,9 @@ SEND_BYTES: Final = "send_bytes"
 PULL_MESSAGES: Final = "pull_messages"
 PULL_BYTES: Final = "pull_bytes"
 SENDS: Final = (SEND_MESSAGES, SEND_BYTES)
-"""The limits of a send."""
+"""The names of the limits on the rate of sends."""
 PULLS: Final = (PULL_MESSAGES, PULL_BYTES)
-"""The limits of a pull."""
+"""The names of the limits on the rate of pulls."""
 REQUESTS: Final = "requests"
 CONNECTIONS: Final = "connections"
 NEW_TOPICS: Final = "new_topics"

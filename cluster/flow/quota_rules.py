@@ -81,8 +81,8 @@ class QuotaRules:
     def __init__(self, quotas: Quotas, access: Access) -> None:
         self._quotas, self._access = quotas, access
         self.judges: list[Callable[[], Iterable[Refusals]]] = []
-        """One function of each judge. It returns a Refusals for each owner and limit that the judge knows, also of
-        deleted quotas."""
+        """One function of each judge, which returns the judge's Refusals: one for each owner and limit that the judge
+        knows, also of deleted quotas."""
 
     def refusals(self) -> list[Refusals]:
         """Returns the Refusals of all judges of this node: one per owner and limit, also if nothing was refused, and
@@ -140,7 +140,7 @@ class QuotaRules:
         """Returns the rule that limits a topic, whichever client asks; None if no quota does."""
         owner = f"topic={topic}"
         rule = self._first(limit, owner, owner)
-        if rule is None and topic[:1] != "%":  # "%": a topic that the cluster has made, which is limited only by name
+        if rule is None and topic[:1] != "%":  # "%": the cluster made the topic; only a quota with its name limits it
             rule = self._first(limit, "topic=*", owner)
         return rule
 

@@ -31,7 +31,7 @@ QuotaChild = tuple[str, int]
 LOOK_MS: Final = 1_000
 """Milliseconds between two measurements."""
 KEEP_MS: Final = 3_500
-"""Milliseconds after its last report from which on the demand of a child counts as 0."""
+"""Milliseconds after the last report of a child from which on its demand counts as 0."""
 KEYS_MAX: Final = 1_000
 """The most keys in one report; those with the largest demands are kept."""
 DEMAND_MAX: Final = 1e6
@@ -81,7 +81,7 @@ class QuotaShares:
 
     def told(self, demands: Demands) -> None:
         """Records the demands of all other nodes, as the node above this one has added them up. They count until that
-        node sends others. So without a leader the share of no node rises."""
+        node sends new ones. So a node that loses its leader does not take the shares of the other nodes."""
         self._elsewhere = demands
         self._total = None
 
@@ -135,13 +135,14 @@ class QuotaShares:
 
     def beside(self, child: QuotaChild, limits: Iterable[str]) -> Demands:
         """Returns the demands of all nodes except for a child and the nodes below it, under these limits. Only the
-        largest demands are returned, as many as a frame may have."""
+        KEYS_MAX largest sums of demands are considered, because a frame has room for no more."""
         if self._total is None:
             heard = [each.demands for each in self._children.values()]
             self._total = _most(_sum([self._own, self._elsewhere, *heard]))
         its = self._children[child].demands if child in self._children else {}
         beside = {key: demand - its.get(key, 0.0) for key, demand in self._total.items() if key[2] in limits}
-        return {key: demand for key, demand in beside.items() if demand > DEMAND_MIN / 2}  # else a rounding error
+        # A smaller difference is a rounding error.
+        return {key: demand for key, demand in beside.items() if demand > DEMAND_MIN / 2}
 
 
 def _sum(parts: Iterable[Demands]) -> dict[QuotaKey, float]:

@@ -37,7 +37,7 @@ class AtOnce(Refusals):
         self.account = account
         self._reserving = reserving
         self._reserved = 0
-        """The number of sends that were allowed and are not in `account` yet. They will be before `settle` is
+        """The number of sends that were allowed and are not in `account` yet. They are in `account` before `settle` is
         called."""
 
     def opens_ms(self) -> float:
@@ -96,8 +96,8 @@ class RequestsAtOnce:
         self._found.clear()
 
     def begin(self) -> None:
-        """Begins another call of the code that allows sends. Forgets all reservations, because the sends that were
-        allowed before are in their accounts by now."""
+        """Forgets all reservations, because the sends for which they were made are in their accounts by now. The code
+        that allows sends calls this first, each time it runs."""
         for each in self._reserving:
             each.settle()
         self._reserving.clear()

@@ -1,9 +1,9 @@
 """Checks that the voters find a member at its new addresses, before the cluster accepts these addresses.
 
-The leader asks every voter that it reaches, and itself. Each voter dials the new peer address and the new address of
-the HTTP API. It answers with the reason why the node with that uuid did not prove its identity there, if it did not. A
-majority of the voters must find the node: an address that only the operator can reach would cut the node off from the
-cluster.
+The leader asks every other voter that it reaches, and itself. Each of them dials the new peer address and the new
+address of the HTTP API. Its answer has a text for each address: "" if the node with that uuid proved its identity
+there, else the reason why it did not. A majority of the voters must find the node: an address that only the operator
+can reach would cut the node off from the cluster.
 
 A question is a FETCH (`cluster.repair.fetch`). A node of an older release answers that it does not know this kind.
 
@@ -116,7 +116,7 @@ class Moves:
     """Checks new addresses. On the leader it asks the voters, and on a voter it answers the leader. Event loop only."""
 
     def __init__(self, members: MemberGroup, ask: AskPeer, connected: Callable[[NodeId], bool], prober: Prober) -> None:
-        """Keeps the arguments. `ask` asks a peer; `connected(peer)` returns True if the peer can be asked now."""
+        """`ask` asks a peer; `connected(peer)` returns True if the peer can be asked now."""
         self._members = members
         self._ask = ask
         self._connected = connected
@@ -124,8 +124,9 @@ class Moves:
         self._asking = self._dialling = False
 
     async def check(self, place: MemberPlace) -> Proof:
-        """Asks all voters if they find the node at its new addresses, and returns the result. It takes a few seconds at
-        most. Raises CheckUnderWay."""
+        """Asks the voters if they find the node at its new addresses, and returns the result. The node itself is asked
+        only if it is the only voter. The check takes a few seconds at most. Raises CheckUnderWay while another check
+        is in progress."""
         if self._asking:
             raise CheckUnderWay
         self._asking = True

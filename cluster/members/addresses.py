@@ -71,8 +71,8 @@ def addresses_of(membership: Membership, config: Config) -> dict[NodeId, MemberA
 
 ANSWER_BYTES_MAX: Final = 256 << 10
 _REQUEST: Final = b"GET /v1/status HTTP/1.0\r\nAccept: application/json\r\n\r\n"
-"""The request that asks a node for its identity. It has no Host header, which no browser leaves out, because a node
-would refuse its new host name (`cluster.admin.server`)."""
+"""The request that asks a node for its identity. It has no Host header: the node refuses host names that it does not
+know, such as its new one, to keep browsers out (`cluster.admin.server`). Browsers always send the header."""
 
 
 class _Who(msgspec.Struct):
@@ -93,8 +93,8 @@ async def probe_http(
     group: int = FIRST_GROUP,
     limit_s: float = PROBE_S,
 ) -> str:
-    """Asks "host:port" for the HTTP API of a node of that group. Returns "" if that node answers, else the reason why
-    it was not found. It takes at most `limit_s` seconds."""
+    """Asks the HTTP API at `address`, a "host:port", which node it belongs to. Returns "" if it belongs to the expected
+    node, else the reason, for people, why that node was not found there. Takes at most `limit_s` seconds."""
     try:
         async with asyncio.timeout(limit_s):
             answer = await _ask(*split_address(address), dialling)
@@ -108,7 +108,8 @@ async def probe_http(
 
 
 async def _ask(host: str, port: int, dialling: Dialling) -> bytes:
-    """Sends the request and returns the answer. Raises TooLongError if more comes than can be an answer, OSError."""
+    """Sends the request and returns the answer. Raises TooLongError if the answer is longer than ANSWER_BYTES_MAX, and
+    OSError if the connection fails."""
     first, *others = dialling.ways()
     try:
         reader, writer = await asyncio.open_connection(host, port, ssl=first)

@@ -56,9 +56,9 @@ class MemberChanges:
         transfer: Callable[[NodeId], None],
         slow_turns: SlowTurns | None = None,
     ) -> None:
-        """Keeps the arguments. `transfer` transfers leadership to a node. `slow_turns` excludes nodes from leadership
-        by preference: nodes whose turns of the event loop are long or recently cost them the leadership, and nodes
-        whose disk is slower than this leader's."""
+        """`transfer` transfers leadership to a node. `slow_turns` knows the nodes with long turns of the event loop. A
+        preferred node gets no leadership if it is one of them, or if a leader has recently handed leadership over
+        because of its long turns."""
         raft = context.config.raft
         self._raw = context.raw
         self._service = service
@@ -135,7 +135,8 @@ class MemberChanges:
         cannot be proposed."""
         group = self.group()
         members, address = group.membership, addresses.as_address(node)
-        # The answer to an earlier request may have been lost. It was carried out, so this one succeeds.
+        # If nothing would change, an earlier request was carried out, and its answer may have been lost. So this one
+        # succeeds.
         if not checks.add(group, node, uuid, addresses):
             done(ChangeOutcome.DONE)
             return EntryId(self._raw.term, members.index)
@@ -159,14 +160,15 @@ class MemberChanges:
         return checks.successor(group, self._succession.slower) if len(group.voters) > 1 else NOBODY
 
     def promote(self, node: NodeId, done: Callable[[ChangeOutcome], None]) -> EntryId:
-        """Makes a learner a voter. Raises LocalError, RaftLogError."""
+        """Makes a learner a voter; returns the id of the MEMBERSHIP entry. Raises LocalError if a check fails,
+        RaftLogError if the entry cannot be proposed."""
         group = self.group()
         checks.promote(group, node, self.is_caught_up(node))
         return self._propose(promoted(group.membership, node), done)
 
     def remove(self, node: NodeId, done: Callable[[ChangeOutcome], None], *, below_three: bool = True) -> EntryId:
         """Removes a member; returns the id of the MEMBERSHIP entry. If the member is this leader, it leads until the
-        entry is committed. Raises LocalError, RaftLogError."""
+        entry is committed. Raises LocalError if a check fails, RaftLogError if the entry cannot be proposed."""
         group = self.group()
         checks.remove(group, node, below_three=below_three)
         return self._propose(without(group.membership, node), done)
@@ -188,9 +190,9 @@ class MemberChanges:
         checks.transfer(self.group(), to)
 
     def drain(self, held: bool) -> None:
-        """Keeps this node from leading, whether it leads now or not, until it restarts or `held` is False. A leader
-        transfers leadership. Raises LocalError if this node leads and no other node could."""
-        # Refused, because without a successor the group would take no writes.
+        """With `held`, keeps this node from leading until it restarts or this is called with False; a leader transfers
+        leadership. Raises LocalError if this node leads and no other node could."""
+        # Raises LocalError if there is no successor, because the group would then take no writes.
         if held and self._raw.role is Role.LEADER:
             checks.successor(self.group(), self._succession.slower)
         self.drained = held
@@ -210,7 +212,7 @@ class MemberChanges:
         self._wake()
 
     def _propose(self, members: Membership, done: Callable[[ChangeOutcome], None]) -> EntryId:
-        # There is a loss that no operator has acknowledged; another change would hide it.
+        # Until an operator has acknowledged that unsafe-recover may have lost messages, another change would hide it.
         if self._service.has_unread_event:
             raise checks.refusal(
                 "the members were changed by unsafe-recover, and no operator has acknowledged that yet",
@@ -261,7 +263,7 @@ class MemberChanges:
         if self._raw.status().transferee != NOBODY:
             return
         to = self.successor()
-        # No node can take over. This node goes on leading, because that is better than no leader.
+        # If no node can take over, this node goes on leading, because that is better than no leader.
         if to == NOBODY:
             return  # tried again at the next tick
         logger.info("this node is drained or in maintenance, %s should lead", self._object_of(to))
@@ -318,8 +320,8 @@ class Preference:
     monotonic milliseconds."""
 
     def __init__(self, own: NodeId, wished: str, lag_max: int) -> None:
-        """Keeps the arguments. `own` is this node's id. `wished` lists ids of nodes, the best first, such as "2;1".
-        `lag_max` is the most entries by which a node may be behind to get leadership."""
+        """`own` is this node's id. `wished` lists ids of nodes, the best first, such as "2;1". `lag_max` is the
+        most entries by which a node may be behind to get leadership."""
         self._own = own
         self.reload(wished, lag_max)
         self._term = -1
@@ -410,7 +412,7 @@ class DiskLag:
 
     It measures how long it takes from the commit of an entry until the entry is on the leader's disk. The number of
     entries by which the disk is behind means nothing: under load, a majority of fast disks is always a little ahead of
-    any single one (seed 130787013).
+    any single one (simulator, seed 130787013).
     """
 
     def __init__(self, raw: RawNode, succession: Succession, group: int = FIRST_GROUP) -> None:

@@ -125,8 +125,8 @@ def known(group: Group, node: NodeId) -> None:
 
 
 def add(group: Group, node: NodeId, uuid: UUID, addresses: MemberAddresses) -> bool:
-    """Checks that the node may be added. Returns False if exactly this node is already a member with these addresses.
-    Raises LocalError."""
+    """Returns True if the node may be added, or moved to these addresses; False if it is already a member with this
+    uuid and these addresses. Raises LocalError if it may not."""
     name = group.name(node)
     membership = group.membership
     members = membership.node_uuids
@@ -164,7 +164,8 @@ def add(group: Group, node: NodeId, uuid: UUID, addresses: MemberAddresses) -> b
 
 
 def promote(group: Group, node: NodeId, caught_up: bool) -> None:
-    """Raises LocalError unless the node is a learner that has caught up."""
+    """Raises LocalError unless the node is a learner that answers, is fit and has caught up. Raises LocalError too
+    while another change is in progress."""
     name = group.name(node)
     known(group, node)
     if node in group.voters:
@@ -192,8 +193,8 @@ def promote(group: Group, node: NodeId, caught_up: bool) -> None:
 
 
 def remove(group: Group, node: NodeId, *, below_three: bool = True) -> None:
-    """Raises LocalError if the remaining voters would have no majority. Raises Unconfirmed if they would not survive a
-    failure, unless `below_three` confirms that."""
+    """Raises LocalError if the node is no member, if another change is in progress, or if the remaining voters would
+    have no majority. Raises Unconfirmed if they would not survive a failure, unless `below_three` confirms that."""
     name = group.name(node)
     known(group, node)
     if node not in group.voters:
@@ -302,8 +303,8 @@ class CanStopView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def can_stop(group: Group, node: NodeId, maintained: Collection[int] = ()) -> CanStopView:
-    """Returns the answer for one node. `maintained` are the nodes in maintenance. They count as stopped, because they
-    may be stopped at any moment. Raises LocalError if the node is no member."""
+    """Returns the answer to `GET /v1/members/{id}/can-stop` for one node. `maintained` are the nodes in maintenance.
+    They count as stopped, because they may be stopped at any moment. Raises LocalError if the node is no member."""
     known(group, node)
     group = group._replace(live=group.live - {NodeId(each) for each in maintained if each != node})
     is_voter = node in group.voters

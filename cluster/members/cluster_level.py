@@ -44,7 +44,7 @@ class MemberLevel(msgspec.Struct, frozen=True, kw_only=True):
     role: Literal["voter", "learner"]
     connected: bool
     level: int | None
-    """The highest level that the member knows; null if it is not connected."""
+    """The highest level that the member knows; null if it is not connected, or has announced none."""
 
 
 class UpgradeView(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,8 +60,8 @@ class UpgradeView(msgspec.Struct, frozen=True, kw_only=True):
     """Version of the node that answers."""
     members: list[MemberLevel]
     mixed_ms: int | None
-    """Milliseconds for which the members have announced different levels, or all a higher one than the cluster's, as
-    far as this process has seen; null if neither is the case."""
+    """Milliseconds for which some member has announced a higher level than the cluster's, as far as this process has
+    seen; null if none does."""
     finalizes: bool
     """True if `finalize` would be accepted now."""
     reasons: list[str]
@@ -89,8 +89,8 @@ class Levels:
         transport: PeerTransport,
         below: Callable[[int], list[str]],
     ) -> None:
-        """Keeps the arguments. `below` returns one clause for each other group of brokers that must be raised to the
-        given level before this one; [] if there are none."""
+        """`below` returns one clause for each other group of brokers that must be raised to the given level before this
+        one; [] if there are none."""
         self._context = context
         self.known = context.environment.level
         """The highest level that this node knows."""
@@ -100,8 +100,8 @@ class Levels:
         self._level = state.level
         self._mixed_since_ms: int | None = None
         self.due = Signal[[int]]()
-        """Sent with the level to which the cluster is to be raised, because `upgrade.finalize_after_ms` has passed.
-        Every node sends it; the one that leads acts on it."""
+        """Emitted with the level to which the cluster is to be raised, because `upgrade.finalize_after_ms` has passed.
+        Every node emits it; the one that leads acts on it."""
         self._finalize_after_ms = context.config.upgrade.finalize_after_ms
         self._announced_since_ms: int | None = None
         self._below = below
@@ -119,8 +119,9 @@ class Levels:
         self._finalize_after_ms = config.upgrade.finalize_after_ms
 
     def tick(self, now_ms: int) -> None:
-        """Notices a change of the cluster's level. Once a second, it also records since when the members differ, and
-        since when all have announced the newest level. Called several times a second."""
+        """Reports a change of the cluster's level. Once a second, it also records since when some member has announced
+        a higher level than the cluster's, and since when all members have; emits `due` when the latter has lasted for
+        `upgrade.finalize_after_ms`. Called several times a second."""
         if self._state.level != self._level:
             before, self._level = self._level, self._state.level
             says = f"the cluster has level {self._level} now, it had {before}: older versions are refused"
@@ -132,7 +133,7 @@ class Levels:
             return
         self._look_at_ms = now_ms + LOOK_EVERY_MS
         self._waits_for = []
-        # All know the same and the cluster has it: the clock of finalize_after_ms starts anew with the next upgrade.
+        # If no member announces a higher level than the cluster has, the times start anew with the next upgrade.
         if not self.is_mixed:
             self._mixed_since_ms = self._announced_since_ms = None
             return
@@ -144,7 +145,7 @@ class Levels:
             self._announced_since_ms = None
 
     def _finalize_in_time(self, now_ms: int) -> None:
-        # A member that is down or older breaks the time off: it could not read what is written above its level.
+        # While a member is down or older, no wait runs: that member might not read entries of the newest level.
         if self.why_not():
             self._announced_since_ms = None
         elif self._announced_since_ms is None:
@@ -152,9 +153,9 @@ class Levels:
         elif now_ms - self._announced_since_ms >= self._finalize_after_ms:
             newest = self.newest
             self._waits_for = self._below(newest)
-            # The groups that copy from this one go first: what it decides must be readable in their logs.
+            # Groups that copy from this one are raised first, because they write its changes to their own logs.
             if not self._waits_for:
-                self._announced_since_ms = now_ms  # if this entry is lost, the next one waits as long
+                self._announced_since_ms = now_ms  # if this attempt is lost, the next one comes after the same time
                 self.due(newest)
 
     def of_new_cluster(self) -> int:
@@ -181,8 +182,7 @@ class Levels:
 
     @property
     def is_mixed(self) -> bool:
-        """True if the members could have a higher level than the cluster has, or if some member does not know the
-        newest level."""
+        """True if some member announces a higher level than the cluster has."""
         return self.newest > self._state.level
 
     def why_not(self) -> list[str]:
@@ -190,7 +190,7 @@ class Levels:
         newest, reasons = self.newest, []
         for each in self.members():
             node = node_object(self._members.identity.group_id, each.id)
-            # Unknown counts as old. Raised over its head, it could not come back.
+            # A member whose level is unknown counts as too old: a raised cluster might refuse it when it returns.
             if each.level is None:
                 reasons.append(f"{node} ({each.role}) is down, or not connected: what it knows is not known")
             elif each.level < newest:
@@ -198,11 +198,11 @@ class Levels:
         return reasons
 
     def require(self) -> int:
-        """Returns the level to which the cluster can be raised now. Raises LocalError if a member is down or too old,
-        or if the cluster has the newest level already."""
+        """Returns the level to which the cluster can be raised now, which may be the level that it has. Raises
+        LocalError if a member is down or too old."""
         newest, level = self.newest, self._state.level
         reasons = self.why_not()
-        # There is no way down: what is written at a new level stays in the log.
+        # A level cannot be lowered again: what is written at a new level stays in the log.
         if reasons:
             raise LocalError(
                 f"the cluster stays at level {level}",

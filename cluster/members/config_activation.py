@@ -94,8 +94,8 @@ class Reloading:
             logs.set_level(config.log_output.level)
 
     def reload(self) -> ReloadView:
-        """Reads the configuration again and puts it in force. Raises ConfigError, having changed nothing, if it cannot
-        be used."""
+        """Reads the configuration again and puts it in force. Raises ConfigError if it cannot be used; the
+        configuration in force then stays."""
         read = self._environment.read_config
         if read is None:
             raise ConfigError(

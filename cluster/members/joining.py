@@ -125,7 +125,8 @@ def add_request(config: Config, identity: Identity, *, auto_promote: bool) -> di
 
 
 def peer_tables(peers: Sequence[dict[str, Any]], known: Sequence[PeerNode]) -> str:
-    """Returns [[peers]] tables, as TOML text, for the members that the configuration lacks; "" if it has all."""
+    """Returns [[peers]] tables, as TOML text, for the members that the configuration lacks; "" if it has all.
+    Members without a known host are left out."""
     ids = {peer.id for peer in known}
     blocks = []
     for peer in peers:

@@ -49,7 +49,8 @@ def prepare(
     into the file, and neither is another member that had this node's address before. `env`: the environment that the
     node will have.
 
-    Raises ConfigError, LocalError; both leave existing files unchanged.
+    Raises ConfigError or LocalError. The file, the directory and the addresses are checked before anything is changed.
+    If a later step fails, the steps before it stay done, and the command can be repeated.
     """
     config = load(file, env)
     _check(file, config, join, node_id)

@@ -43,7 +43,8 @@ class MembersService:
         first_ids: Iterable[NodeId] = (),
         levels: Mapping[NodeId, int] = MappingProxyType({}),
     ) -> None:
-        """Keeps the arguments. `first_ids` are the voters of GENESIS. `levels` is explained at `PeerTransport`."""
+        """`first_ids` are the voters of GENESIS. `levels`: peer -> the level that it announced, while it is connected
+        (`cluster.peer.transport_options.PeerLevels`)."""
         self._config = context.config
         self.identity = identity
         """The identity in this node's directory."""
@@ -109,8 +110,8 @@ class MembersService:
 
     def handshake(self) -> Handshake:
         """Returns the identities against which this node checks nodes that connect. It names no members while this node
-        joins a cluster that continues another one and has not received the entry that says so: the ids in its log may
-        by now belong to other nodes."""
+        joins a cluster that continues another one, until this node receives the entry that says so. Before that, the
+        ids in its log may belong to other nodes."""
         identity, members = self.identity, self.in_force
         counted = [each for each in self._raw.memberships_that_count if each.cluster_uuid == identity.cluster_uuid]
         known = {node: str(uuid) for each in counted for node, uuid in each.node_uuids.items()}
@@ -171,7 +172,8 @@ class MembersService:
     # --- changes -----------------------------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Tells removed nodes about their removal once it is committed. Called several times a second."""
+        """Calls `on_members` if the membership has changed or was committed since the last call. Called several times a
+        second."""
         if self._seen != (self.in_force.index, self.is_committed):
             self.on_members()
 

@@ -41,7 +41,7 @@ class NodeMember(msgspec.Struct, frozen=True, kw_only=True):
     lag_bytes_per_s: int | None = None
     """Bytes per second by which its lag grows; negative while it shrinks."""
     caught_up_in_s: int | None = None
-    """Seconds until its lag is gone at the present rate; null unless it shrinks."""
+    """Seconds until its lag is gone at the present rate; null if the lag does not shrink, or not within 30 days."""
     snapshot_in_s: int | None = None
     """Seconds until the leader may delete log that the member lacks, at the present rate; null if that is not expected
     within 30 days."""

@@ -54,7 +54,8 @@ def unclaimed(directory: Path) -> list[int]:
 
 def claim(directory: Path, node: int, token: str) -> None:
     """Assigns the node to the machine that has this token. The claim is on disk when this returns. Blocks. Raises
-    LocalError if another machine has claimed the node, or if the node is not in the file. Raises OSError."""
+    LocalError if another machine has claimed the node, or if the node is not in the file. Raises OSError, and
+    ValueError for a file of another format."""
     path = directory / CLAIMS
     with _LOCK:
         claims = _read(path)

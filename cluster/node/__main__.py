@@ -45,8 +45,9 @@ async def run(
     read_config: Callable[[], Config] | None = None,
     written: Callable[[], frozenset[str]] = frozenset,
 ) -> int:
-    """Runs a node. Returns 0 after SIGTERM or SIGINT, and 1 after a failure. On SIGHUP, the node reads its
-    configuration again. `written` is explained at `Environment`."""
+    """Runs a node. Returns 0 after SIGTERM or SIGINT, and 1 after a failure. Raises the errors of `NodeRuns.run`, and
+    IdentityError if the node's group has retired. On SIGHUP, the node reads its configuration again. `written` is
+    explained at `Environment.written_keys`."""
     # Imported only after the configuration was found valid, because this takes a second.
     from cluster.node.node_runs import NodeRuns
     from cluster.runtime.environment import Environment
@@ -87,7 +88,8 @@ async def run(
 
 def usable(config: Config) -> Config:
     """Returns the configuration as this process can use it: all values in their ranges, no more connections than it may
-    have file descriptors, and no more memory than its control group allows. Raises ConfigError."""
+    have file descriptors, and no more memory than its control group allows. Raises ConfigError if hardly any
+    descriptors are left for connections."""
     return fit_memory(fit(hold(config)))
 
 

@@ -51,7 +51,8 @@ class Assembly:
 
     def __init__(self, config: Config, environment: Environment, proposer: Proposer) -> None:
         """Opens the data directory, which blocks, and makes the services. Must be called on the event loop that will
-        run the node. Raises IdentityError, StorageError, KVError, ConfigError."""
+        run the node. Raises IdentityError if the directory belongs to another node, cluster or format, StorageError if
+        the log cannot be opened, KVError if the rows cannot, and ConfigError if the configuration cannot be used."""
         self.environment = environment
         self.node_id = config.node_id
         self.failpoints = FailpointSet(config.failpoints.enabled)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 AGAIN_MS = 1_000
-"""Milliseconds until the next proposal, after one failed or a member did not know the command."""
+"""The least milliseconds between two proposals."""
 
 
 class ClusterConfig:
@@ -68,7 +68,7 @@ class ClusterConfig:
         self._proposed = False
 
     def part(self) -> Part:
-        """Returns the functions through which the node starts, informs and closes this service."""
+        """Returns the hooks through which the node calls this service."""
         return Part(
             name="configuration",
             tick=self.tick,
@@ -113,8 +113,9 @@ class ClusterConfig:
         reloading.put_in_force(config)
 
     def tick(self, now_ms: int) -> None:
-        """Proposes values for the cluster's keys that have none, if this node leads. Called several times a second; it
-        is cheap."""
+        """If this node leads, proposes values for the cluster's keys that have none, and the level of a new cluster. A
+        further group of brokers proposes only its level. Also updates whether this node may lead in maintenance. Called
+        several times a second; it is cheap."""
         self._changes.maintain(self._maintained())
         if self._complete or self._proposed or now_ms < self._due_ms or not self._services.writes_open():
             return

@@ -100,7 +100,7 @@ class EventWatch:
         return Part(name="elections", role=self.on_role, metrics=(self._metrics,))
 
     def started(self) -> None:
-        """Records that the node serves clients."""
+        """Records that the node serves clients, and how the run before ended."""
         previous = self._storage.recovery.status(self._storage.checkpointer.run).previous
         ended = previous.ended if previous is not None else "unknown"
         says = {
@@ -132,7 +132,8 @@ class EventWatch:
             self._events.note("configuration", self._me, says)
 
     def long_turn(self, turn: LongTurn) -> None:
-        """Records a long turn of the event loop."""
+        """Records a turn of the event loop of at least LONG_TURN_MS, unless another one was recorded within
+        LONG_TURN_EVERY_MS."""
         now_ms = self._looked_ms or 0
         lately = self._long_turn_ms is not None and now_ms - self._long_turn_ms < LONG_TURN_EVERY_MS
         if turn.wall_ms >= LONG_TURN_MS and not lately:

@@ -52,8 +52,8 @@ class Node(Assembly):
         environment: Environment | None = None,
         parts: Callable[[Iterable[Part]], Parts] = Parts,
     ) -> None:
-        """Opens the data directory, which blocks. Must be called on the event loop that will run the node. Raises
-        IdentityError, StorageError, KVError, ConfigError."""
+        """Opens the data directory, which blocks. Must be called on the event loop that will run the node. Raises the
+        errors of `Assembly`."""
         loop = asyncio.get_running_loop()
         self.finished: asyncio.Future[None] = loop.create_future()
         self.restarting = ""

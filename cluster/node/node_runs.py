@@ -94,7 +94,8 @@ class NodeRuns:
         return await wait_for_space(fs, directory, self._rules, self._ended, self._look_every_ms)
 
     async def _open(self) -> Node | None:
-        """Opens the node, and returns it. Returns None if it was stopped meanwhile."""
+        """Opens the node, and returns it. Returns None if it was stopped meanwhile. If the disk is full, waits for
+        space, except at the first start: there StorageError is raised."""
         while self.node is not None:
             try:
                 return await self._open_once()

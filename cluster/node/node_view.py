@@ -101,8 +101,8 @@ class NodeView:
 
     def _quorum(self, config: Config) -> QuorumView:
         """Returns the quorum of the voters in force. This node counts as present, and so does every voter that is
-        connected to it and not silent. The connection alone is no proof: that of a node that hangs stays open for
-        ha.housekeeping_interval_ms."""
+        connected to it and not silent. A connection alone is no proof: the connection of a node that hangs stays open
+        for ha.housekeeping_interval_ms."""
         peers = self._peers
 
         def is_here(voter: int) -> bool:
@@ -159,7 +159,8 @@ def broadcasts(known: Members, group: str) -> bool:
 
 def members(known: Members, group: str, now_ms: int) -> list[MemberView]:
     """Returns the consumers of a group that are connected to this node, by client id. A consumer with several
-    connections is listed once for each. `now_ms` is the present time, by which their silence is measured."""
+    connections is listed once for each. `now_ms` is the present time, up to which each consumer's silence is
+    measured."""
     found = known.consumers.get(group)
     listed = sorted(found.values(), key=lambda each: (each.client_id, each.since_ms)) if found is not None else []
     return [

@@ -2,8 +2,8 @@
 
 The order of the steps matters, because each needs state that the next one changes:
 
-1. A leader transfers leadership to the follower with the longest log. Its proposals are decided by then, or continue
-   under the new leader. Requests that waited on this node without a proposal are forwarded to the new leader.
+1. A leader transfers leadership to the follower that can take over soonest. Its proposals are decided by then, or
+   continue under the new leader. Requests that waited on this node without a proposal are forwarded to the new leader.
 2. New connections are refused, so that clients connect to another node.
 3. Once the new leader accepts writes, new requests are answered "not here, try again" (code 14), requests in progress
    get their answers, long polls are answered empty, and this side closes the connections.

@@ -77,8 +77,9 @@ class NodeServices:
     def propose(
         self, commands: list[Command], done: Done, session: CommitSession | None = None, author: str = ""
     ) -> None:
-        """Proposes one COMMAND or CHANGE entry and calls `done` when it is applied or undecided. Commands of a level
-        that the cluster does not have are refused, and the author is left out (docs/adr/0094)."""
+        """Proposes one COMMAND or CHANGE entry, and calls `done` when it is applied, has failed, or is still undecided
+        at the deadline. Refuses commands of a higher level than the cluster's. Leaves the author out below level
+        CHANGES_LEVEL, and if there is a `session` (docs/adr/0094)."""
         level, has = level_of(commands), self.state.level
         if level > has:
             newest = next(type(command) for command in commands if level == command.LEVEL)
@@ -128,8 +129,8 @@ class NodeServices:
         return (str(identity.cluster_uuid), *(str(each.cluster_uuid) for each in reversed(identity.origin)))
 
     def topic_identity(self, topic: str) -> dict[str, str]:
-        """Returns the header fields with the identity of the topic, as this node has applied it; {} if the topic has
-        none."""
+        """Returns the header fields with the identity of the topic, as this node has applied it; {} if this node has no
+        such topic."""
         config, identity = self.state.topics.get(topic), self._directory.identity
         if config is None:
             return {}
@@ -149,5 +150,6 @@ class NodeServices:
         return self._loop.call_later(delay_ms / 1000, callback).cancel
 
     def on_applied(self, callback: Callable[[QueueSet], None]) -> None:
-        """Registers the callback for the queues that grew, once per applied run."""
+        """Registers a callback that is called once per applied run with the queues that got messages in it, if there
+        are any."""
         self.watchers.append(callback)

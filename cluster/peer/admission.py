@@ -67,8 +67,8 @@ class ConnectionAdmission:
         self._told.warn(f"{peer} refuses this node", why or "no reason", now_s)
 
 
-# Handling of peers that send implausible messages (`raftlog.core.message_plausibility`): this node closes their
-# connections and raises an alarm.
+# The rest of this file handles peers that send implausible messages (`raftlog.core.message_plausibility`): this node
+# closes their connections and raises an alarm.
 #
 # Either the peer violates the protocol, or this node has lost entries that it acknowledged. Both need an operator;
 # neither requires the node to stop.

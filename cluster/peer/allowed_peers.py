@@ -21,7 +21,7 @@ Addresses = Mapping[NodeId, tuple[HostAndPort, ...]]
 """The addresses at which each node may listen, best first. A dialler tries them in turn."""
 NODE_ID_MAX = 65535
 GUESTS_MAX = 16
-"""The most unknown nodes at once. More are a mistake, not a membership change."""
+"""The most unknown nodes at once. No membership change makes more, so more are a mistake."""
 REMOVED = "removed"
 SECRET = "secret"
 LEVEL = "level"
@@ -75,8 +75,8 @@ class Roster:
         self.update(membership, addresses)
 
     def update(self, membership: Membership, addresses: Addresses) -> None:
-        """Replaces the membership and the addresses. A guest that is now a member or a former member is no longer a
-        guest."""
+        """Replaces the membership and the addresses. A guest that is now a former member, or a member with a known
+        address, is no longer a guest."""
         self.membership = membership
         own = membership.node_id
         self._addresses = {p: a for p, a in addresses.items() if p in membership.members and p != own and a}
@@ -88,7 +88,7 @@ class Roster:
         return node_object(self.membership.group_id, peer)
 
     def peers(self) -> list[NodeId]:
-        """The ids of all nodes to dial, members and guests, ascending."""
+        """Returns the ids of all nodes to dial, members and guests, ascending."""
         return sorted(self._addresses.keys() | self._guests.keys())
 
     def addresses_of(self, peer: NodeId) -> tuple[HostAndPort, ...]:

@@ -208,7 +208,7 @@ class ConfirmedIndex:
             count = next((at for at, each in enumerate(waiting) if each.deadline_ms > now_ms), len(waiting))
             late += waiting[:count]
             del waiting[:count]
-        # Short: at most the questions of the last WAIT_MS.
+        # `_behind` is short: it has at most the questions of the last WAIT_MS.
         self._behind = deque(each for each in self._behind if each[1])
         self._tell(late, False)
         if self._asked is None or self._asked.again_ms <= now_ms:

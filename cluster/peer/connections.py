@@ -1,4 +1,4 @@
-"""One TCP connection between two nodes: a Link dials and sends, an Inlet accepts and receives.
+"""Implements one TCP connection between two nodes: a Link dials and sends, an Inlet accepts and receives.
 
 First comes the handshake (`handshake`), whose frames are at most HELLO_MAX bytes long and which must end within
 HANDSHAKE_S. Until it is finished, no other data of the peer is processed, kept or answered. A node without a secret
@@ -37,7 +37,7 @@ class Certified(Protocol):
 
 
 def certified(transport: Certified) -> tuple[str, str] | None:
-    """Returns [cluster uuid, node uuid] from the peer's certificate; ("", "") if the certificate names no node; None
+    """Returns (cluster uuid, node uuid) from the peer's certificate; ("", "") if the certificate names no node; None
     for plain text."""
     told = transport.get_extra_info("peercert")
     if told is None:
@@ -80,8 +80,8 @@ than most partitions."""
 _USER_TIMEOUT: int | None = getattr(socket_module, "TCP_USER_TIMEOUT", None)
 FRAMES_PER_TURN = 32
 """The most frames that one turn of the loop handles of a connection. The frames that arrived while a node stood still
-are read at once, and may be thousands of small ones (seed 953500116). A forwarded send takes some 50 µs, and an entry
-waits for several turns before it is acknowledged, so turns must be short."""
+are read at once, and may be thousands of small ones (simulator, seed 953500116). A forwarded send takes some 50 µs, and
+an entry waits for several turns before it is acknowledged, so turns must be short."""
 HELLO_MAX = 1024
 """The longest frame of a handshake, in bytes."""
 OTHER_SECRET = "the two nodes do not have the same secret; the wrong one is on the node whose links all say so"
@@ -313,7 +313,8 @@ class Inlet(asyncio.Protocol):
         self._header: list[Any] = []
         self._hello = self._challenge = b""
         self._key: bytes | None = None
-        """The key that the peer has named and must now prove; None before its HELLO."""
+        """The key that the peer has named and must now prove; None before its HELLO, or if it names no key that this
+        node has."""
         self.peer: NodeId | None = None
         """Id of the peer once its handshake was accepted; None before."""
         self.key_id = b""

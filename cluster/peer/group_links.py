@@ -1,10 +1,11 @@
-"""The channel `group`: connections between nodes of different groups of one cluster, each for both directions.
+"""Implements the channel `group`: connections between nodes of different groups of one cluster, each for both
+directions.
 
 A process of the registry (docs/adr/0112) is dialled in the same way, as a node of group REGISTRY_GROUP; it dials
 nobody.
 
-This channel carries neither Raft messages nor frames of the own group's nodes: a node of another group is no peer, and
-its id means nothing in this group. It carries the kinds of frames in GROUP_KINDS. The service that registered for a
+This channel carries neither Raft messages nor frames of nodes of this node's group: a node of another group is no peer,
+and its id means nothing in this group. It carries the kinds of frames in GROUP_KINDS. The service that registered for a
 kind handles its frames (`GroupLinks.takes`). docs/adr/0108-groups-share-one-truth-and-copy-it.md says who dials whom.
 
 A node that dials any member of a group addresses its HELLO to node 0. The WELCOME of this channel also has the
@@ -118,8 +119,8 @@ class GroupLink(asyncio.Protocol):
             self._on_bad(error)
 
     def _handle(self, buffer: bytes, frames: list[tuple[int, int]], at: int) -> None:
-        """Handles FRAMES_PER_TURN frames of a read from index `at` on, and the others in the next turns of the loop,
-        before anything more is read."""
+        """Handles up to FRAMES_PER_TURN frames of a read, from index `at` on. Handles the rest in the next turns of the
+        loop, before anything more is read."""
         stops = min(len(frames), at + FRAMES_PER_TURN)
         METER.units += FRAME_UNITS * (stops - at)
         for start, stop in frames[at:stops]:
@@ -294,7 +295,7 @@ class GroupLinks:
         self.transport = transport
         self._accepted_max, self._quiet_looks, self._handshake_s = accepted_max, quiet_looks, handshake_s
         self.opened: Signal[[GroupLink]] = Signal()
-        """Sent with each connection whose handshake is complete, dialled or accepted."""
+        """Emitted with each connection whose handshake is complete, dialled or accepted."""
         self._leader_of = leader_of
         self._handlers: dict[int, OnGroupFrame] = {}
         self._wanted: dict[tuple[int, NodeId], _WantedLink] = {}
@@ -341,8 +342,8 @@ class GroupLinks:
         return any(link.send(kind, header, payload) for link in [*links, *self.to(group)])
 
     def tend(self, targets: Iterable[LinkTarget]) -> None:
-        """Called once a second: closes silent connections, dials the targets that have no connection, and closes
-        connections to former targets."""
+        """Closes silent connections and connections to former targets, and dials the targets that have no connection.
+        Called once a second."""
         for link in self.all():
             link.quiet += 1
             if link.quiet > self._quiet_looks:

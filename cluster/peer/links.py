@@ -76,7 +76,8 @@ class CatchUp:
         return self._bytes_per_second * IDLE_FACTOR if idle else self._bytes_per_second
 
 
-# Shared by the limits for peers that compete with clients for bandwidth: peers that catch up, and peers that fetch.
+# IDLE_MS, BURST_S and Lull serve the limits for peers that compete with clients for bandwidth: peers that catch up, and
+# peers that fetch.
 #
 # Clients that write must not wait for these peers. While no client writes, the limits are higher.
 
@@ -367,7 +368,7 @@ class Links:
     # --- frames ------------------------------------------------------------------------------------------------------
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any]) -> None:
-        """Handles a PING or a PONG. Raises WireError."""
+        """Handles a PING or a PONG. Raises WireError if it is malformed."""
         if len(header) < 2 or header[0] not in (CONTROL, BULK) or type(header[1]) is not int:
             raise WireError("malformed heartbeat of a link")
         channel, number = header[0], header[1]
@@ -383,7 +384,7 @@ class Links:
     def _on_ping(self, peer: NodeId, channel: str, number: int, header: list[Any]) -> None:
         said = header[2] if len(header) > 2 else 0
         interval_ms = said if type(said) is int and 0 <= said <= INTERVAL_MAX_MS else 0
-        if channel == CONTROL:  # one connection per peer and channel: the newest report counts
+        if channel == CONTROL:  # reports on both channels could overtake each other
             self._reach.heard(peer, header[3] if len(header) > 3 else [])
             if peer in self._records:
                 self._records[peer].leaves = header[4] is True if len(header) > 4 else False

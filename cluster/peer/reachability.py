@@ -144,8 +144,8 @@ class Reach:
         return stand_ins(nodes, self.settle(own, leader), avoided)
 
     def _word_of(self, own: NodeId, leader: NodeId) -> Unreached | None:
-        """Returns the leader's last report; None if there is no leader, if this node has no connection to it, or if its
-        report has not arrived yet."""
+        """Returns the leader's last report; None if there is no leader, if this node has no connection to it, or if it
+        has not reported as leader yet."""
         if leader == own:
             return self.away
         return None if leader == NOBODY or leader in self._lost else self._said.get(leader)

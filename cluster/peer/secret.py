@@ -51,7 +51,7 @@ class Proofs(Protocol):
         """Uses these keys, and their `demanded` flag, from now on."""
 
     def proven_by(self) -> set[NodeId]:
-        """Returns the peers whose every connection to this node has proven the newest key."""
+        """Returns the peers that have proven the newest key on every connection to this node."""
 
     def renew(self) -> None:
         """Tries to prove the newest key on connections that have not proven it."""
@@ -73,8 +73,8 @@ def mark_of(key: bytes) -> bytes:
 
 
 def load(fs: FileSystem, config: Config) -> Keyring:
-    """Returns the keys that this node proves and requires. Raises ConfigError if the secret file or the mark cannot be
-    used."""
+    """Returns the keys that this node proves and requires. Raises ConfigError if the secret file cannot be used, or is
+    missing although peer.secret_file names it or there is a mark."""
     keys, mark = _keys(fs, config), _mark(fs, config)
     if mark is None:
         return Keyring(keys)
@@ -123,7 +123,7 @@ def _mark(fs: FileSystem, config: Config) -> bytes | None:
 
 
 def readable_by_others(path: Path) -> bool:
-    """Returns True if any account of the machine may read the file."""
+    """Returns True if every account of the machine may read the file. Returns False if its mode cannot be read."""
     try:
         return bool(path.stat().st_mode & stat.S_IROTH)
     except OSError:
@@ -131,7 +131,7 @@ def readable_by_others(path: Path) -> bool:
 
 
 class SecretKeeper:
-    """Moves this node's secret from one state of the table above to the next. Event loop only."""
+    """Moves this node's secret from one state of the table at the top of this file to the next. Event loop only."""
 
     def __init__(
         self,

@@ -71,8 +71,8 @@ def keys_of_new(configs: Sequence[Config]) -> tuple[bytes, ...]:
 
 
 def give(config: Config, keys: Sequence[bytes], cluster: str) -> None:
-    """Writes the secret for a node of a new cluster, and the mark that requires proofs from the beginning. Raises
-    LocalError."""
+    """Writes the secret for a node of a new cluster, unless it has one, and the mark that requires proofs from the
+    beginning. Raises LocalError."""
     if not read_keys(path_of(config)):
         write_keys(path_of(config), keys, cluster)
     _replace(mark_path(config), mark_of(keys[0]), 0o644)
@@ -88,8 +88,9 @@ def complete(configs: Sequence[Config], cluster: str) -> None:
 
 
 def copy(source: Config, target: Config, cluster: str) -> None:
-    """Copies the secret and its mark from one node to another. Does nothing if there is no secret, or if the target has
-    one."""
+    """Copies the secret from one node to another, and the mark if the target has none. A target that has one of the
+    source's keys keeps its file; any other file is replaced. Does nothing if the source has no secret. Raises
+    LocalError."""
     keys = read_keys(path_of(source))
     if not keys:
         return
@@ -101,11 +102,11 @@ def copy(source: Config, target: Config, cluster: str) -> None:
 
 
 def copy_from_any(sources: Sequence[Config], target: Config, wanted: str, cluster: str) -> None:
-    """Copies the secret and its mark to a joining node, from the first of these nodes that has the secret. Does nothing
-    if the cluster has none, or if the joining node has it.
+    """Copies the secret and its mark to a joining node, as `copy` does, from the first of these nodes that has the
+    secret. Does nothing if the cluster has no secret, or if only the joining node has it.
 
-    `wanted` is the id of the cluster's newest key, in hex, or "" if the cluster has none. Raises LocalError if none of
-    `sources` has that key.
+    `wanted` is the id of the cluster's newest key, in hex, or "" if the cluster has none. Raises LocalError if neither
+    any of `sources` nor the joining node has that key.
     """
     for source in sources:
         if wanted and _has_readable(source, wanted):
@@ -134,7 +135,8 @@ def take(file: Path, target: Config, wanted: str, cluster: str) -> bool:
     """Copies the secret from `file`, which was brought from another machine, to a joining node; returns False, and
     changes nothing, if the node has it already.
 
-    `wanted` is the id of the cluster's newest key, in hex. Raises LocalError if the file lacks that key.
+    `wanted` is the id of the cluster's newest key, in hex. Raises LocalError if there is no such file, or if it lacks
+    that key.
     """
     keys = read_keys(file)
     if not keys:

@@ -113,8 +113,8 @@ class SlowTurns:
 
     def word(self) -> list[int]:
         """Returns this node's report for PING: [number of slow turns within WINDOW_MS, milliseconds since this node
-        handed leadership over for them, or -1 for never]. It contains only this node's own hand-overs: those of other
-        nodes would lose their age on the way."""
+        handed leadership over for them, or -1 for never]. It contains only this node's own hand-overs: if nodes passed
+        on those of others, the ages would become wrong."""
         now_ms = self._clock.monotonic_ms()
         return [len(self._lately(now_ms)), -1 if self._own_ms is None else now_ms - self._own_ms]
 
@@ -136,7 +136,7 @@ class SlowTurns:
         return word is not None and not word.turns and self._clock.monotonic_ms() - word.at_ms <= self._told_ms
 
     def is_slow(self, node: NodeId) -> bool:
-        """Returns True if that peer reported slow turns."""
+        """Returns True if that peer's last report, however old, has slow turns."""
         return node in self._words and self._words[node].turns > 0
 
     @property
@@ -151,8 +151,8 @@ class SlowTurns:
         return Part(name="slow turns", tick=self.tick)
 
     def tick(self, now_ms: int) -> None:
-        """Hands leadership over if this node leads, had too many slow turns, and a better voter exists. Called
-        periodically."""
+        """Raises the alarm if this node had TURNS slow turns as leader within WINDOW_MS, and then hands leadership over
+        if it still leads and a better voter exists. Clears the alarm otherwise. Called periodically."""
         if not self._turns:
             return
         mine = [turn for turn in self._lately(now_ms) if turn.led]

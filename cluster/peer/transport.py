@@ -225,12 +225,12 @@ class PeerTransport:
         return self._incarnations.get(peer)
 
     def connected_members(self) -> list[NodeId]:
-        """Members other than this node that have a connection to it, ascending."""
+        """Returns the members, other than this node, to which this node has an open connection, ascending."""
         peers = [peer for peer in self.roster.peers() if not self.roster.is_guest(peer)]
         return [peer for peer in peers if self.connected(peer)]
 
     def reaches_all(self) -> bool:
-        """Returns True if every other member has a connection to this node."""
+        """Returns True if this node has an open connection to every other member."""
         return all(self.connected(peer) for peer in self.roster.peers() if not self.roster.is_guest(peer))
 
     def connected(self, peer: NodeId) -> bool:
@@ -418,7 +418,8 @@ class PeerTransport:
         self.admission.note_refused(remote, reason, asyncio.get_running_loop().time())
 
     def on_link_open(self, link: Link) -> None:
-        """Makes this link, whose handshake is complete, the one on which everything is sent from now on."""
+        """Sends everything for the peer and channel of this link, whose handshake is complete, on it from now on.
+        Closes the link that it replaces."""
         before = self.links.get((link.peer, link.channel))
         self.links[link.peer, link.channel] = link
         self.dial_errors.pop(link.peer, None)
@@ -602,7 +603,8 @@ class PeerTransport:
 
     def on_closed(self, peer: NodeId, channel: str) -> None:
         """Reports that a connection from or to the peer closed. When a node dies, all its connections close, in any
-        order. Each is reported, because frames may have been sent between two closings (seed 850000425)."""
+        order. Each is reported, because frames may have been sent between two closings (found by the simulator, seed
+        850000425)."""
         if self._closing or self._handlers is None:
             return
         if channel == CONTROL:

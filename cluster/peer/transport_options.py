@@ -1,5 +1,5 @@
-"""Values that a transport between peers gets when it is made and started: the callbacks for frames, the network for
-heartbeats, the levels and the limits of its waits.
+"""Defines the values that a transport between peers gets when it is made and started: the callbacks for frames, the
+network for heartbeats, the levels and the limits of its waits.
 """
 
 from __future__ import annotations

@@ -70,8 +70,8 @@ def pack(kind: Kind, header: list[Any], payload_size: int = 0) -> bytes:
 
 
 def unpack(buffer: bytes, start: int, stop: int) -> tuple[int, list[Any], bytes]:
-    """Returns kind, header and payload of the frame at buffer[start:stop] (without its length prefix). Raises
-    WireError."""
+    """Returns kind, header and payload of the frame at buffer[start:stop] (without its length prefix). Raises WireError
+    if the frame is malformed or of another version."""
     try:
         if stop - start < _BODY.size:
             raise WireError(f"a frame of {stop - start} bytes")
@@ -197,4 +197,4 @@ _BOUNDS: dict[int, tuple[tuple[Any, ...], tuple[int, ...], tuple[int, ...]]] = {
     kind: tuple(zip(*[row[1:] for row in plan], strict=True))  # type: ignore[misc]
     for kind, plan in _PLANS.items()
 }
-"""The rows of `_PLANS` as columns: types, least and greatest values."""
+"""Kind -> the rows of `_PLANS` as columns: types, least and greatest values."""

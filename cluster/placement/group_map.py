@@ -157,8 +157,9 @@ def rank(record: GroupRecord) -> tuple[Epoch, bytes]:
 
 
 def news(known: GroupRecords, heard: Iterable[GroupRecord], own: int = 0) -> dict[int, GroupRecord]:
-    """Returns group -> record, of those records of `heard` that are newer than the known ones. Records of the group
-    `own` are left out, because its members know better; `own` is 0 if no group is left out."""
+    """Returns group -> record, of those records of `heard` that are newer than the known ones. Their `retired` is
+    set to False. Records of the group `own` are left out, because its members know better; `own` is 0 if no group is
+    left out."""
     found: dict[int, GroupRecord] = {}
     for each in heard:
         record = replace(each, retired=False) if each.retired else each

@@ -1,4 +1,4 @@
-"""DATA/GROUPS: the map of the other groups, as this node last knew it (docs/disk-format.md).
+"""Keeps DATA/GROUPS: the map of the other groups, as this node last knew it (docs/disk-format.md).
 
 At the next start, when group 1 may be out of reach, it says which nodes to dial and what to answer clients. The file is
 a hint, and nothing is lost without it. So a file that is damaged, of another cluster or of a newer format is ignored

@@ -81,9 +81,9 @@ def own_record(
     raw: RawNode, members: MembersService, name: str, unreached: Callable[[], Iterable[NodeId]], level: int
 ) -> GroupRecord | None:
     """Returns the record of this node's group. None while this node knows no leader of the group, because the term of a
-    candidate would be an epoch that no other node knows. None too if this node was removed from the group. `unreached`
-    returns the nodes that this node does not reach, which counts if it leads. `level`: the level of the group, as this
-    node has applied it."""
+    candidate would be an epoch that no other node knows. None too if this node was removed from the group, or knows no
+    address of a voter. `unreached` returns the nodes that this node does not reach, which are used only if it leads.
+    `level`: the level of the group, as this node has applied it."""
     if raw.leader_id == NOBODY or members.is_removed:
         return None
     voters = members.in_force.voter_ids
@@ -331,7 +331,8 @@ class KnownGroups:
 
     def _targets(self) -> list[LinkTarget]:
         """Returns the nodes to dial: all processes of the registry, all members of group 1 unless this is group 1, and
-        one member each of some other groups (`group_map.dialled`)."""
+        one member each of some other groups (`group_map.dialled`). While no known member of group 1 is reached, the
+        addresses in the setting `first_group` are dialled too."""
         found = [*self._registry]
         if self._group != FIRST_GROUP:
             first = self._others.get(FIRST_GROUP)
@@ -341,7 +342,7 @@ class KnownGroups:
                 found.append(LinkTarget(FIRST_GROUP, NOBODY, self._first))
         for group in dialled(self._group, self.others()):
             addresses = [(each.host, each.port) for each in self._others[group].members]
-            at = self._node % len(addresses)  # members of this group begin with different ones
+            at = self._node % len(addresses)  # members of this group begin with different addresses
             found.append(LinkTarget(group, NOBODY, tuple(addresses[at:] + addresses[:at])))
         return found
 
@@ -433,12 +434,12 @@ class KnownGroups:
         self._tell([link], self._known().values())
 
     def _on_groups(self, link: GroupLink, header: list[object], payload: bytes) -> None:
-        """Handles a frame GROUPS: merges its records into the map. Raises WireError."""
+        """Handles a frame GROUPS: merges its records into the map. Raises WireError if the frame is malformed."""
         heard = decode(payload)
         own = next((record for record in heard if record.group == self._group), None)
         if own is not None and (self._heard_own is None or rank(own) > rank(self._heard_own)):
             self._heard_own = own
-        if link.group != REGISTRY_GROUP:  # the registry has no state, and deletes nothing
+        if link.group != REGISTRY_GROUP:  # the registry does not know which groups have retired
             self._heard_retired |= own is not None and own.retired
         fresh = news(self._others, heard, self._group)
         if fresh:
@@ -446,7 +447,7 @@ class KnownGroups:
             self._others = {**self._others, **fresh}
             self._unsaved = True
             self._pass_on_soon(fresh)
-            if is_new and self._saving is None:  # without it, a restart would not know where the group's queues are
+            if is_new and self._saving is None:  # without the file, a restart would not know the new group
                 self._save()
 
     def _pass_on_soon(self, fresh: dict[int, GroupRecord]) -> None:
@@ -460,7 +461,7 @@ class KnownGroups:
         self._tell(self._links.all(), fresh.values())
 
     def _on_registry_state(self, link: GroupLink, header: list[object], payload: bytes) -> None:
-        """Handles a frame REGISTRY_STATE: records the state of the process. Raises WireError."""
+        """Handles a frame REGISTRY_STATE: records the state of the process. Raises WireError if it is malformed."""
         self._registry_states[link.node] = decode_state(header)
 
     # --- on disk -----------------------------------------------------------------------------------------------------

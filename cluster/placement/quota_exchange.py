@@ -113,7 +113,7 @@ class QuotaExchange:
     # --- frames ------------------------------------------------------------------------------------------------------
 
     def _on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
-        """Handles the demands that a node of this group sends. Raises WireError."""
+        """Handles the demands that a node of this group sends. Raises WireError if they are malformed."""
         demands = decode(payload)
         if self._leads():
             self._heard(("node", peer), demands)
@@ -121,7 +121,7 @@ class QuotaExchange:
             self._shares.told(demands)
 
     def _on_group_frame(self, link: GroupLink, header: list[Any], payload: bytes) -> None:
-        """Handles the demands that a node of another group sends. Raises WireError."""
+        """Handles the demands that a node of another group sends. Raises WireError if they are malformed."""
         demands = decode(payload)
         if not self._leads():
             return
@@ -147,7 +147,7 @@ def encode(demands: Demands) -> bytes:
 
 
 def decode(payload: bytes) -> Demands:
-    """Returns the demands in the payload of a frame. Raises WireError."""
+    """Returns the demands in the payload of a frame. Raises WireError if the payload is malformed or too long."""
     if len(payload) > PAYLOAD_MAX:
         raise WireError(f"{len(payload)} bytes of demands, at most {PAYLOAD_MAX} are allowed")
     try:

@@ -1,4 +1,4 @@
-"""Metrics of the registry: what its processes report to this node. They are computed at each scrape."""
+"""Exports the metrics of the registry: what its processes report to this node. They are computed at each scrape."""
 
 from __future__ import annotations
 

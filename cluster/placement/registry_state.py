@@ -1,4 +1,5 @@
-"""The state that a process of the registry reports to the nodes that are connected to it (frame REGISTRY_STATE)."""
+"""Defines the state that a process of the registry reports to the nodes that are connected to it (frame
+REGISTRY_STATE)."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ class RegistryState(msgspec.Struct, frozen=True, array_like=True):
     living: Count
     """The number of nodes that are connected to the process."""
     has_majority: bool
-    """True if the last operation that the child was asked for was accepted, which shows that a majority of the
-    processes runs."""
+    """True if the last operation with which the process tested its child (a beat) was accepted, which shows that a
+    majority of the processes runs."""
     leader: Count
     """The id of the leading process, as the child knows it; 0 if it knows none."""
     operations: Count
@@ -45,7 +46,7 @@ def encode_state(state: RegistryState) -> list[Any]:
 
 
 def decode_state(header: list[Any]) -> RegistryState:
-    """Returns the state in a header. Raises WireError."""
+    """Returns the state in a header. Raises WireError if it is malformed."""
     try:
         return msgspec.convert(header, RegistryState, strict=True)
     except msgspec.ValidationError as error:

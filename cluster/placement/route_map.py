@@ -2,10 +2,9 @@
 are.
 
 A group of brokers is a Raft group as clients see it: one log, one broker name, and the nodes that hold the log
-(docs/adr/0102-one-route-map.md). The code for routes, aliases, forwarding and reports asks this module for the group
-that holds the topic, or for the group of this node. It does not read them from the configuration. Other groups are
-those in the map that nodes of different groups tell each other (`cluster.placement.group_map`); topics are in this
-node's group today.
+(docs/adr/0102-one-route-map.md). The code for routes, aliases, forwarding and reports asks this module for the groups
+of a topic, or for the group of this node. It does not read them from the configuration. Other groups are those in the
+map that nodes of different groups tell each other (`cluster.placement.group_map`).
 
 Consumers see the group as one broker name: broker id 0 is the leader, every other node has its own id. Producers see
 one more name per node, an alias, because they repeat a failed send only at another name
@@ -208,7 +207,8 @@ class RouteMap:
         return {**named, self.own.name: self.own.config().cluster.group}
 
     def group_of(self, topic: str) -> BrokerGroup:
-        """Returns the group that holds the queues of the topic, or would hold them if it were created."""
+        """Returns the group that holds the queues of the topic that this node serves: always this node's group.
+        `placed` finds all groups of a topic."""
         return self.own
 
     def placed(self, place: Mapping[int, QueueCounts]) -> list[tuple[BrokerGroup, QueueCounts]] | None:

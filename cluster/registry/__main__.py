@@ -19,7 +19,7 @@ from cluster.runtime.host.private_files import private
 from cluster.runtime.output_file import OutputFile
 from raftmq_wire.errors import ExitCode, LocalError, fix_label
 
-# A literal, because this module is named __main__ when it runs as a program.
+# The name is a literal, because this module is named __main__ when it runs as a program.
 logger = logging.getLogger("cluster.registry")
 _LOG_BYTES_MAX, _LOG_FILES = 64 << 20, 3
 

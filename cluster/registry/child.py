@@ -1,4 +1,4 @@
-"""A registry process as seen by its parent: starts it, sends it requests, and stops it.
+"""Starts a registry process as a child of this one, sends it requests, and stops it.
 
 pysyncobj runs only in the registry process, not in the parent.
 """

@@ -63,7 +63,8 @@ class RegistryStatus(msgspec.Struct, frozen=True):
 
 
 RegistryReply = tuple[int, str, str, bytes]
-"""(number of the request, outcome, error, value). `error` is "" and `value` is set only if the outcome is ok."""
+"""(number of the request, outcome, error, value). If the outcome is ok, `error` is "" and `value` is set; otherwise
+`error` is the reason."""
 
 _replies = msgspec.msgpack.Decoder(RegistryReply)
 _settings = msgspec.msgpack.Decoder(RegistrySettings)
@@ -78,8 +79,8 @@ def frame(value: object) -> bytes:
 
 
 async def read_frame(reader: asyncio.StreamReader) -> bytes | None:
-    """Returns the content of the next frame; None at the end of the stream. Raises WireError for a frame that is too
-    long."""
+    """Returns the content of the next frame; None at the end of the stream, even within a frame. Raises WireError for a
+    frame that is too long."""
     try:
         (size,) = _SIZE.unpack(await reader.readexactly(_SIZE.size))
         if size > FRAME_BYTES_MAX:
@@ -90,7 +91,7 @@ async def read_frame(reader: asyncio.StreamReader) -> bytes | None:
 
 
 def read_settings(data: bytes) -> RegistrySettings:
-    """Returns the settings in the first frame. Raises WireError."""
+    """Returns the settings in the first frame. Raises WireError if they are malformed."""
     try:
         settings = _settings.decode(data)
     except msgspec.MsgspecError as error:
@@ -101,7 +102,7 @@ def read_settings(data: bytes) -> RegistrySettings:
 
 
 def read_request(data: bytes) -> list[Any]:
-    """Returns the parent's request: [number, verb, arguments of the verb]. Raises WireError if it is malformed."""
+    """Returns the parent's request: [number, verb, *arguments of the verb]. Raises WireError if it is malformed."""
     try:
         request = _requests.decode(data)
     except msgspec.MsgspecError as error:

@@ -165,7 +165,7 @@ class HardenedRaft(SyncObj):  # type: ignore[misc]  # no types
         self._SyncObj__serializer = _Parts(store)
         self._SyncObj__needLoadDumpFile = False
 
-    # --- the face ----------------------------------------------------------------------------------------------------
+    # --- called by the process ---------------------------------------------------------------------------------------
 
     def tick(self, wait_s: float) -> None:
         """Does the work that is due, and waits up to `wait_s` for messages. Raises StorageError; the replica cannot be

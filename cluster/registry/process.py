@@ -1,9 +1,9 @@
-"""The child process of the registry, in which pysyncobj runs: `python -m cluster.registry.process`, started by its
-parent (cluster/registry/child.py).
+"""Runs the child process of the registry, which contains pysyncobj: `python -m cluster.registry.process`, started by
+its parent (cluster/registry/child.py).
 
 pysyncobj has a thread of its own; this loop reads the parent's frames and answers them. Every operation is answered
 within its time limit, even if pysyncobj never answers, and at most IN_FLIGHT_MAX operations are in flight. The process
-ends with its parent, and when its disk or the thread of pysyncobj fails. In the latter case the parent starts it again.
+ends with its parent. It also ends when its disk or the thread of pysyncobj fails; its parent then starts it again.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class RaftThread:
             raise self._error
 
     def stop(self) -> None:
-        """Ends the thread and closes the directory. Does not wait for a thread that hangs."""
+        """Ends the thread, which then closes the directory. Waits at most two seconds for a thread that hangs."""
         self._stopping.set()
         self._thread.join(2.0)
 
@@ -75,7 +75,8 @@ class RaftThread:
             self._raft.propose(operation, done)
 
     def status(self) -> RegistryStatus:
-        """Returns the state. The figures may be of different moments, because the thread goes on during this call."""
+        """Returns the state of the replica. Its figures may be of different moments, because the thread goes on
+        during this call."""
         raft, store = self._raft, self._store
         assert raft is not None
         assert store is not None

@@ -161,8 +161,8 @@ class Records:
         return True
 
     def merged(self, view: View, data: bytes) -> View:
-        """Returns a view of `view` with all records of a `dump` merged into it. Any thread may call this. Raises
-        WireError for other bytes."""
+        """Returns `view` with all records of a `dump` merged into it; `view` itself is not changed. Any thread may call
+        this. Raises WireError for other bytes."""
         if len(data) > RECORDS_BYTES_MAX:
             raise WireError(f"records of {len(data)} bytes")
         cluster, payload, topics, beats = _decoded(_all, data)

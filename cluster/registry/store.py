@@ -151,7 +151,8 @@ class Store:
                 "copy. Move the directory away and start this process empty."
             )
         self.applied = snapshot.last.index
-        # The process ended after it had stored the snapshot and before it replaced the journal.
+        # If the journal does not begin with the snapshot, the process ended after it had stored the snapshot and before
+        # it replaced the journal.
         if first < snapshot.previous.index or not self.holds(snapshot.last):
             self._begin_with(snapshot)
         return data

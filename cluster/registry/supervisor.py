@@ -106,7 +106,7 @@ class Supervisor:
         self._task = asyncio.create_task(self._run(), name="registry child")
 
     async def close(self) -> None:
-        """Stops the child for good."""
+        """Stops the child, and starts no other until `start` is called."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

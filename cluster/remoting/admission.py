@@ -1,11 +1,11 @@
-"""Identifies the user of a request and decides if that user may make it (admission). Called before every request,
-unless `auth.mode` is off.
+"""Identifies the user of a request and decides if that user may make it (admission). Called before every request. While
+`auth.mode` is off, it only identifies the users of requests about users and rules.
 
 The node that holds the client's connection verifies the signature and decides. When it forwards the request, it sends
 the user's id to the leader in the header of FORWARD, and the leader decides once more by its own state, so a rule that
 was removed in the meantime no longer counts. Of all fields that a client writes, only the signature proves who it is.
 
-    off       nothing is judged, except changes of users and rules once there is a Super (an administrator)
+    off       nothing is judged here; requests about users and rules are for a Super (an administrator) in every mode
     observe   every request passes; what enforcing would deny is counted and logged
     enforce   a denied request is answered with code 16; with 14 while this node cannot tell
 
@@ -115,7 +115,8 @@ class SendJudge:
         self.rights: dict[bytes, SendRight] = {}
 
     def judge_by(self, version: int) -> None:
-        """Uses this version of users and rules from now on; forgets the rights that were decided by another version."""
+        """Uses this version of users and rules from now on. Forgets all rights if they were decided by another version,
+        or if there are more than RIGHTS_MAX."""
         if version != self.version or len(self.rights) > self.RIGHTS_MAX:
             self.version = version
             self.rights.clear()
@@ -188,7 +189,8 @@ class Admission:
         frame.judged = self._access.version  # a change during the check counts as newer
         client = self._client(frame.path)
         enforced = self._judge.enforces
-        # Where denials are only observed, a wrong signature tells nothing, but for requests judged in every mode.
+        # In mode observe every request passes, so nobody can guess a secret by trying signatures. Only requests that
+        # are judged in every mode (SUPERS_ALONE) must wait there.
         if (enforced or frame.header.code in SUPERS_ALONE) and self._waits(frame, client):
             return False
         refused = self._judged(frame, client)
@@ -209,8 +211,8 @@ class Admission:
         return bool(ext_of(frame.header).get(ACCESS_KEY))
 
     def names(self, frame: Frame) -> bool:
-        """Records the user of a request for which no right is needed, if its signature is valid. Returns False if the
-        request has to wait for the check of its signature."""
+        """Records the user of a request that is not judged here, if its signature is valid. Returns False if the
+        request has to wait for the check of its signature, or was refused because too many wait."""
         client = self._client(frame.path)
         if self._waits(frame, client):
             return False
@@ -248,8 +250,8 @@ class Admission:
 
     def _turn(self, path: ReplyPath, client: SendJudge, may: bool) -> None:
         """Handles the requests of a connection that have waited for the check of a signature. `may`: False if too many
-        signatures wait, so that all are refused. If the signature is wrong, the connection ends and its later requests
-        are refused unread."""
+        signatures wait, so that all are refused. If the signature is wrong and users are enforced, the connection ends
+        and its later requests are refused unread."""
         held, client.held, client.held_bytes = client.held, [], 0
         if path.closed or not held:
             return
@@ -265,7 +267,8 @@ class Admission:
 
     def _confirmed(self, path: ReplyPath, client: SendJudge, ok: bool) -> None:
         """Decides again about the requests of a connection that this node would have denied. `ok`: True if this node
-        has now applied all changes that were made before they came."""
+        has now applied all changes that were made before they came. If False, the first request is refused as
+        UNAVAILABLE, and the later ones are judged."""
         held, client.held, client.held_bytes = client.held, [], 0
         if path.closed or not held:
             return
@@ -316,8 +319,8 @@ class Admission:
             return self._goes_on(frame, Refused(Reason.INVALID, str(error)))
 
     def denied_since(self, request: Request) -> Refused | None:
-        """Judges a request again that has waited, if users or rules have changed since it was judged. Returns why it
-        may not go on: UNAVAILABLE if this node may lack a change that allows it."""
+        """Judges a request again that has waited, if users or rules have changed since it was judged. Returns None if
+        it may go on, else the refusal: UNAVAILABLE if this node may lack a change that allows it, or NO_PERMISSION."""
         # The common case: the rules have not changed since the request was judged.
         if request.judged in (0, self._access.version) or not self._judge.enforces:
             return None
@@ -450,7 +453,7 @@ class Admission:
 
     def changed(self) -> None:
         """Reacts to a change of users, rules or the mode: judges waiting pulls again, and closes connections of users
-        that no longer exist."""
+        that were removed or disabled, or that have another secret now."""
         began, self.version = self.version < 0, self._access.version
         self._secrets.tell()
         if began:
@@ -460,7 +463,7 @@ class Admission:
             self.rules_changed()
 
     def _begin_closing(self) -> None:
-        """Begins to close connections of removed users, after their waiting pulls have been answered."""
+        """Begins to close the connections of users that are gone (`_is_gone`), after the waiting pulls were judged."""
         if self._clients:
             self._turns.begin_later("connections of changed users", self._close_gone())
 

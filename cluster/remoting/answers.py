@@ -51,7 +51,7 @@ def refuse(request: Request, refused: Refused) -> None:
 
 
 def refusing(handler: Handler) -> Handler:
-    """Wraps a handler: if it raises Refused, the request is answered with code and remark."""
+    """Wraps a handler: if it raises Refused, the request is answered with the code and the remark of the refusal."""
 
     @functools.wraps(handler)
     def answered(request: Request) -> None:
@@ -65,7 +65,7 @@ def refusing(handler: Handler) -> Handler:
 
 def in_steps(services: Services, request: Request, steps: Generator[None]) -> None:
     """Handles the request step by step (`cluster.runtime.turns.work.Turns`), after its client's earlier requests; stops
-    when the client disconnects. If a step raises Refused, answers with code and remark."""
+    when the client disconnects. If a step raises Refused, answers with the code and the remark of the refusal."""
     begin_steps(services.turns, request.connection, _steps_of(request, steps))
 
 
@@ -82,8 +82,8 @@ def _steps_of(request: Request, steps: Generator[None]) -> Generator[None]:
 def reply_written(
     request: Request, result: ProposeResult, ext: dict[str, str] | None = None, *, remark: str | None = None
 ) -> None:
-    """Answers a write by its outcome. OK: code 0 and the result's remark. FAIL: 14 if the write was not proposed, 29 if
-    no entry can hold it. UNKNOWN: 1, and a remark that says so."""
+    """Answers a write by its outcome. OK: code 0 with `remark` and `ext`. FAIL: 29 if no entry can hold the write, else
+    14, because it was not written. UNKNOWN: 1, and a remark that says so."""
     if result.outcome is Outcome.OK:
         request.reply(ResponseCode.SUCCESS, remark, ext)
     elif result.unacceptable:

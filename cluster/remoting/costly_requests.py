@@ -141,7 +141,8 @@ class CostlyRequests:
             else:
                 del self._waiting[asker]
         if self._writes:
-            # Requests from other nodes each have a path of their own: each of 60 ends would begin the next request.
+            # A write that has begun keeps its place. Each request from another node has a path of its own: if the ends
+            # of 60 paths freed places, each would begin the next write while the ones before still write.
             return
         for request in [each for each in self._running if each.connection is path]:
             self._end(request)

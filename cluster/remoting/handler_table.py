@@ -33,8 +33,8 @@ _WAITS = codes_where(
 )
 RETRY_MS = 100
 RETRIES = 30
-"""The number of times that a silent read without a leader's confirmation is tried again, and the milliseconds between
-two tries. Together they are longer than a failover, and shorter than a client waits."""
+"""The number of times that a silent read without a leader's confirmation is tried again, each time after RETRY_MS
+milliseconds. All tries together take longer than a failover, and less time than a client waits."""
 
 
 class HandlerTable:
@@ -79,13 +79,14 @@ class HandlerTable:
             each.tick(now_ms)
 
     def reload(self, limits: LimitsSection) -> None:
-        """Applies other limits."""
+        """Uses `limits` from now on."""
         self._limits = limits
 
 
 def judged(handlers: Mapping[int, Handler], denied_since: DeniedSince) -> dict[int, Handler]:
-    """Returns the handlers; those that other requests, memory or a leader's confirmation may keep waiting judge again
-    before they answer. A client that does not read decides itself how long its requests wait."""
+    """Returns the handlers by request code. Those whose requests may wait (for other requests, memory or a leader's
+    confirmation) are wrapped: the request is judged again before it is handled. A client that reads no answers could
+    otherwise keep a request waiting until after its rights were removed."""
 
     def after_waiting(handler: Handler) -> Handler:
         def handle(request: Request) -> None:
@@ -100,9 +101,9 @@ def judged(handlers: Mapping[int, Handler], denied_since: DeniedSince) -> dict[i
 
 
 def within_limits(handlers: Mapping[int, Handler]) -> dict[int, Handler]:
-    """Returns the handlers; those whose row has a limit below LONG_FRAME_BYTES get no body that is longer. Connections
-    compare longer frames with the rows, and no shorter ones: so a request whose limit is higher passes through neither,
-    which spares the hot ones."""
+    """Returns the handlers by request code. Those whose row has a limit below LONG_FRAME_BYTES are wrapped: they refuse
+    a body above their limit. Connections enforce the limits only for frames above LONG_FRAME_BYTES, so higher limits
+    need no check here."""
     return {code: _within_limit(handler) if _is_low(code) else handler for code, handler in handlers.items()}
 
 
@@ -122,10 +123,11 @@ def _within_limit(handler: Handler) -> Handler:
 
 
 def once_confirmed(services: Services, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
-    """Returns the handlers; those whose row says `Serves.CONFIRMED` are called once the applied state is linearizable,
-    and has the offsets that the row says (`Verb.settles`). A request that no leader confirms is answered 14. A silent
-    request is tried again instead (RETRIES), and at last dropped without an answer. Its clients take every error for
-    "nothing committed" and might jump to the end of the queue; without an answer they ask again."""
+    """Returns the handlers by request code. Those whose row says `Serves.CONFIRMED` are called once the applied state
+    is linearizable. If the row names the field of a group (`Verb.settles`), the group's earlier offset commits are
+    settled before. A request that no leader confirms is answered 14. A silent request is tried again instead (RETRIES),
+    and at last dropped without an answer: its clients take every error for "nothing committed" and might jump to the
+    end of the queue, but without an answer they ask again."""
     confirmed = {code: verb for code, verb in VERBS.items() if verb.serves is Serves.CONFIRMED}
     return {
         code: _confirmed(services, handler, confirmed[code]) if code in confirmed else handler

@@ -1,6 +1,6 @@
 """Defines the interface through which a handler sees a request of the remoting protocol and its connection.
 
-Everything below runs on the node's event loop; callbacks are called on it, exactly once.
+Everything below runs on the node's event loop. Callbacks are called on it, at most once.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Request(Protocol):
         """The connection through which the request came, and through which its answer goes back."""
 
     def reply(self, code: int, remark: str | None = None, ext: dict[str, str] | None = None, body: bytes = b"") -> None:
-        """Answers with a header in the request's own encoding."""
+        """Answers the request. The header of the answer has the encoding of the request's header."""
 
     def reply_shared(self, answer: SharedAnswer) -> None:
         """Answers with `answer`, which several requests share."""
@@ -144,8 +144,8 @@ _DIGITS_OF_64_BITS = 18
 
 
 def text(request: Request, name: str, letters_max: int = TEXT_MAX) -> str:
-    """Returns a text field, which must exist, not be empty, and have at most `letters_max` characters. Raises Refused
-    (29)."""
+    """Returns a text field. Raises Refused (INVALID) if the field is missing or empty, or has more than `letters_max`
+    characters."""
     value = request.ext.get(name)
     if not value:
         raise Refused(Reason.INVALID, f"request {code_name(request.code)} needs field {name}")
@@ -156,8 +156,8 @@ def text(request: Request, name: str, letters_max: int = TEXT_MAX) -> str:
 
 
 def integer(request: Request, name: str, default: int | None = None) -> int:
-    """Returns an integer of 64 bits, or `default` if the field is absent; without a default the field must exist.
-    Raises Refused (29)."""
+    """Returns an integer field, or `default` if the field is absent or empty. Raises Refused (INVALID) if there is no
+    default then, or if the value is no integer of 64 bits."""
     value = request.ext.get(name)
     if not value and default is not None:
         return default
@@ -172,7 +172,7 @@ def integer(request: Request, name: str, default: int | None = None) -> int:
 
 
 def integers(request: Request, *names: str) -> list[int]:
-    """Returns several integer fields, which must all exist. Raises Refused (29)."""
+    """Returns several integer fields, which must all exist. Raises Refused (INVALID) as `integer` does."""
     try:
         texts = [request.ext[name] for name in names]
         numbers = list(map(int, texts))
@@ -185,7 +185,8 @@ def integers(request: Request, *names: str) -> list[int]:
 
 
 def integer_in(request: Request, name: str, low: int, high: int, default: int | None = None) -> int:
-    """Returns an integer field in low..high, or `default` if it is absent. Raises Refused (29)."""
+    """Returns an integer field, or `default` if the field is absent. Raises Refused (INVALID) as `integer` does, or if
+    the number is not in low..high."""
     number = integer(request, name, default)
     if not low <= number <= high:
         raise Refused(Reason.INVALID, f"field {name} is {number}; allowed are {low} to {high}")

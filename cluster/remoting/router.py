@@ -111,7 +111,7 @@ class Router(Dispatch):
         self.table.tick(now_ms)
 
     def reload(self, limits: LimitsSection) -> None:
-        """Applies other limits."""
+        """Uses `limits` from now on."""
         self.clients.reload(limits)
         self.table.reload(limits)
         self._sends.reload(limits)
@@ -167,7 +167,8 @@ class Router(Dispatch):
             self.as_leader(frame)
 
     def as_leader(self, frame: Frame) -> None:
-        """Handles a request as the leader, including one that was forwarded or held."""
+        """Handles a request that was judged: answers it on this node, or forwards it to the leader. If it fails, the
+        failure becomes the answer."""
         if self.closings.waiting:
             self.closings.look()
         code = frame.header.code
@@ -270,16 +271,17 @@ class Router(Dispatch):
             self._forwarder.forward(frame)
 
     def _handle(self, request: RemotingRequest) -> None:
-        # The end of a stand-in is never reported, so only connections of clients themselves are remembered.
+        # A stand-in is made for a single request. So the refusals of a code are counted only on clients' own
+        # connections.
         self.table.handle(request, unsupported if isinstance(request.connection, ForwardedPath) else None)
 
 
 class Listeners:
-    """The ports of a node that are open for clients."""
+    """Opens and closes the ports of a node for clients."""
 
     def __init__(self, config: Config, router: Router, security: Callable[[str, TlsMode], Security]) -> None:
-        """`security(name, mode)` returns the TLS settings of the listener with that name, whose own configuration key
-        sets the mode."""
+        """`security(name, mode)` returns the TLS settings of the listener `name`. `mode` is the value of the listener's
+        key `tls`, "" for none."""
         self._config = config
         self._router = router
         self._security = security

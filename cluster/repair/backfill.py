@@ -104,7 +104,8 @@ class Backfill:
             self._begin_run()
 
     def stop(self) -> None:
-        """Cancels the work in progress. Complete segments stay. This node may still not lead."""
+        """Cancels the work in progress. Complete segments stay. This node still may not lead until `go_on` is called
+        and the work that it continues has ended."""
         if self._task is not None and not self._task.done():
             self._task.cancel()
             self._stopped = True
@@ -125,7 +126,8 @@ class Backfill:
         await end_task(self._task)
 
     async def _run(self, stopped: asyncio.Task[None] | None) -> None:
-        """Fetches everything that is missing. Waits first until `stopped`, the former run of this work, has ended."""
+        """Fetches everything that is missing, and then lets this node lead again. Waits first until `stopped`, the
+        former run of this work, has ended."""
         await end_task(stopped)
         delay_s, rounds = self._waits.retry_min_s, 0
         await self._replayed()
@@ -163,8 +165,8 @@ class Backfill:
             self._raw.hold_campaigns(HOLD, True)
 
     def _give_up(self) -> None:
-        """Ends the backfill without the missing segments, and raises an alarm. Used if this node is the only voter
-        (after unsafe-recover): it has no peer to ask, and otherwise the group would never have a leader."""
+        """Raises an alarm, because the backfill ends without the missing segments. This happens if this node is the
+        only voter (after unsafe-recover): it has no peer to ask, and otherwise the group would never have a leader."""
         self._alarms.raise_alarm(
             LOST,
             f"no other node has {self.missing} bytes of older log, from position {self._trim_position()} on: their "

@@ -56,7 +56,7 @@ class CheckpointCopy:
 
     async def manifest(self, peer: NodeId, name: str) -> CheckpointManifest:
         """Returns the manifest of the peer's checkpoint `name`. The peer checks every file against the manifest before
-        it answers."""
+        it answers. Raises FetchError if it does not answer, ValueError if the manifest is damaged."""
         answer = await ask(self._client, peer, STATE, ["manifest", name], PROVE_MS)
         manifest = manifests.decode(answer.payload, self._group_id, Path(name))
         if manifest is None or manifest.name != name:
@@ -81,7 +81,8 @@ class CheckpointCopy:
         return manifests.decode(read_file(self._fs, part), self._group_id, part)
 
     async def run(self, peer: NodeId, manifest: CheckpointManifest) -> None:
-        """Copies the checkpoint. Returns when every file is here, synced and verified."""
+        """Copies the checkpoint. Returns when every file is here, synced and verified. Raises FetchError if the peer
+        does not answer, ValueError if a file or the rows do not match the manifest, KVError, OSError."""
         await self._blocking(self._prepare, manifest._replace(peer=int(peer)))
         for file in manifest.files:
             await self._copy(peer, manifest.name, file)

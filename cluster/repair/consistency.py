@@ -2,7 +2,7 @@
 it.
 
 - A new leader proposes a DIGEST entry about its no-op and asks the other nodes for their sums. It accepts writes once a
-  majority agrees, and after 200 ms at the latest.
+  majority agrees, or after 200 ms. If a node's sums differ, it first finds out which node is wrong.
 - While entries flow, the leader proposes a DIGEST every `[consistency] digest_every_ms`: first a marker, and when that
   is applied, a second one with the sums at the marker.
 - Each node that applies a DIGEST compares it with its own sums at that index. If they differ, it asks all nodes.
@@ -10,7 +10,8 @@ it.
   not lead, and replaces its state at the next start. As long as it is unknown which node is wrong, no node is fenced,
   and the alarm stays.
 
-Sums prove that the replicas applied the same rows; scrub (scrub.py) finds rows that a store lost afterwards.
+Sums prove that the replicas applied the same rows. A scrub (`cluster.state.scrub`) finds rows that a store lost
+afterwards.
 """
 
 from __future__ import annotations
@@ -122,7 +123,8 @@ class Consistency:
 
     def before_open(self, index: int, open_writes: Callable[[], None]) -> None:
         """Called when the no-op `index` of this node's term is applied. Calls `open_writes` once a majority agrees, or
-        after OPEN_WAIT_S without agreement."""
+        after OPEN_WAIT_S without agreement. If a node's sums differ, decides first which node is wrong, and does not
+        call `open_writes` if it is this one."""
         self._propose(index)
         self._start(self._compare_then_open(index, open_writes))
 
@@ -138,7 +140,8 @@ class Consistency:
         finally:
             for task in tasks:
                 task.cancel()
-        # This node leads and may be the one with wrong rows. That must be found out before it takes a write.
+        # If sums differ, this node leads and may be the one with wrong rows. That must be found out before it takes a
+        # write.
         if differs:
             await self.decide(index)
         # Writes open even if answers are missing: the comparison is only a check, and a node that is down must not stop
@@ -159,7 +162,7 @@ class Consistency:
             if any(theirs is not None and differing(mine, theirs) for theirs in known):
                 return True
             agreeing = 1 + sum(theirs is not None for theirs in known)
-            # A majority agrees, so the other answers cannot show that this node is wrong.
+            # Once a majority agrees, the other answers cannot show that this node is wrong.
             if agreeing >= self._quorum or len(known) == len(tasks):
                 break
             await asyncio.wait([task for task in tasks if not task.done()], return_when=asyncio.FIRST_COMPLETED)
@@ -247,7 +250,7 @@ class Consistency:
     async def decide(self, index: int) -> None:
         """Asks every other node for its sums at `index` and decides which node is wrong."""
         mine = self._state.sums.at(index)
-        # This node no longer remembers its sums at that index, and sums of another index must not be compared.
+        # Without its own sums at that index this node has nothing to compare: sums of another index would differ.
         if mine is None or self.fenced:
             self._undecided = -1
             return
@@ -257,7 +260,7 @@ class Consistency:
         against = {peer: theirs for peer, theirs in others.items() if differing(mine, theirs)}
         if not against:
             self._agreed = max(self._agreed, index if others else -1)
-            # All nodes have answered and agree. If one had not, the alarm would stay, because that node may differ.
+            # The alarm ends only if all nodes have answered and agree, because a node that has not answered may differ.
             if len(others) == len(peers):
                 self._undecided = -1
                 self._alarms.clear(MISMATCH)

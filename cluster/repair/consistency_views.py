@@ -25,7 +25,7 @@ class LogView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsistencyView(msgspec.Struct, frozen=True, kw_only=True):
-    """`GET /v1/consistency`, `GET /v1/consistency/{index}`."""
+    """The answer to `GET /v1/consistency` and to `GET /v1/consistency/{index}`."""
 
     node: int
     applied_index: int
@@ -34,11 +34,11 @@ class ConsistencyView(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     """The marker to which `sums` belong; -1 if the node remembers none."""
     sums: dict[str, str]
-    """family -> sum of its rows, hexadecimal; empty if the node does not remember that marker (yet)."""
+    """Family of rows -> sum of its rows, hexadecimal; empty if the node does not remember that marker (yet)."""
 
 
 class MarkView(msgspec.Struct, frozen=True, kw_only=True):
-    """`POST /v1/consistency`: the entry at which every node now remembers its sums."""
+    """The answer to `POST /v1/consistency`: the entry at which each node that applies it remembers its sums."""
 
     node: int
     term: int
@@ -46,7 +46,8 @@ class MarkView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EntryView(msgspec.Struct, frozen=True, kw_only=True):
-    """`GET /v1/consistency/entries/{index}`: one entry of the log; equal `header_crc` means equal logs up to here."""
+    """The answer to `GET /v1/consistency/entries/{index}`: one entry of the log. Nodes with equal `header_crc` have
+    equal logs up to this entry."""
 
     node: int
     index: int
@@ -57,8 +58,8 @@ class EntryView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChunksRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`POST /v1/consistency/log`: asks for the checksums of the log from `position` on, one for each chunk. A POST that
-    changes nothing."""
+    """The body of `POST /v1/consistency/log`, which asks for the checksums of the log from `position` to
+    `end_position`, one for each chunk. The request changes nothing."""
 
     position: Unsigned63
     end_position: Unsigned63
@@ -66,7 +67,8 @@ class ChunksRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChunksView(msgspec.Struct, frozen=True, kw_only=True):
-    """The CRC-32C of each chunk as read from disk, hexadecimal; null where the bytes cannot be read."""
+    """The answer to `POST /v1/consistency/log`: the CRC-32C of each chunk as read from disk, hexadecimal; null where
+    the bytes cannot be read."""
 
     node: int
     position: int
@@ -75,7 +77,7 @@ class ChunksView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RepairView(msgspec.Struct, frozen=True, kw_only=True):
-    """`GET /v1/repair`, `POST /v1/repair`: the damage of this node, and the obstacles to its repair."""
+    """The answer to `GET /v1/repair` and `POST /v1/repair`: the damage of this node, and the peers that can help."""
 
     node: int
     leader: int | None

@@ -1,4 +1,4 @@
-"""Fetches bytes from a peer by name: pieces of the log, the tail of a peer's log, files of a checkpoint.
+"""Fetches data from a peer by name: for example pieces of its log, or files of a checkpoint.
 
   FETCH   [request id, what, [arguments]]
   FETCHED [request id, status, [fields], remark]   and a payload of at most PAYLOAD_MAX bytes
@@ -52,8 +52,8 @@ CONNECT_POLL_S = 0.02
 ANSWER_TRIES = 100
 """Attempts to send an answer to a peer that cannot be reached, before the answer is dropped."""
 LOG, TAIL, STATE = "log", "tail", "state"
-"""Names of what can be fetched, with their arguments. `log`: [frame's position, bytes of it to skip, size]. `tail`: [].
-`state`: the arguments that its source describes (`log_source.py`)."""
+"""Names of what can be fetched, with their arguments. `log`: [frame's position, bytes of it to skip, size]. `state`:
+the arguments that its source describes (`log_source.py`). No source serves `tail`."""
 
 
 class Status(IntEnum):
@@ -71,7 +71,7 @@ class Status(IntEnum):
 
 
 class Fetched(NamedTuple):
-    """The answer of a source."""
+    """The fields and the payload of a FETCHED frame that answers a request."""
 
     fields: list[Any]
     payload: bytes
@@ -133,7 +133,7 @@ class FetchLane(NeverIdle):
         self._sources = sources
 
     def drain(self, batch: Sequence[FetchJob]) -> list[FetchReply]:
-        """Answers each job."""
+        """Returns the answer to each job, in their order."""
         return [self._answer(job) for job in batch]
 
     def _answer(self, job: FetchJob) -> FetchReply:
@@ -221,7 +221,7 @@ class FetchServer:
             task.cancel()
 
     def reload(self, bytes_per_second: int) -> None:
-        """Sets another rate; a rate limits all peers together."""
+        """Sets another limit, in bytes per second, for all peers together."""
         self._bytes_per_second = bytes_per_second
 
     def start(self) -> None:
@@ -233,7 +233,8 @@ class FetchServer:
         self._runner.close()
 
     def on_frame(self, peer: NodeId, header: list[Any]) -> None:
-        """Handles a FETCH frame: passes the request to its source or answerer. Raises WireError if it is malformed."""
+        """Handles a FETCH frame: passes the request to its source or answerer, or answers BUSY if the peer has
+        REQUESTS_MAX requests without an answer. Raises WireError if the frame is malformed."""
         job = decode_fetch(peer, header)
         if self._open[peer] >= REQUESTS_MAX:
             self._send(FetchReply(job, Status.BUSY, NOTHING, f"{REQUESTS_MAX} requests are not answered yet"))
@@ -318,7 +319,7 @@ class FetchClient:
                 answer.exception()
 
     def on_frame(self, peer: NodeId, header: list[Any], payload: bytes) -> None:
-        """Handles a FETCHED frame; drops it if the request has ended. Raises WireError."""
+        """Handles a FETCHED frame; drops it if the request has ended. Raises WireError if the frame is malformed."""
         request_id, status, fields, remark = decode_fetched(header)
         asked, what, answer = self._waiting.get(request_id, (None, "", None))
         if asked != peer or answer is None or answer.done():
@@ -337,7 +338,7 @@ class FetchClient:
 
 
 def decode_fetch(peer: NodeId, header: list[Any]) -> FetchJob:
-    """Returns the request in a FETCH frame. Raises WireError."""
+    """Returns the request in a FETCH frame. Raises WireError if it is malformed."""
     match header:
         case [int() as request_id, str() as what, list() as arguments] if (
             0 <= request_id < 1 << 63 and 0 < len(what) <= NAME_MAX and len(arguments) <= ARGUMENTS_MAX
@@ -347,7 +348,7 @@ def decode_fetch(peer: NodeId, header: list[Any]) -> FetchJob:
 
 
 def decode_fetched(header: list[Any]) -> tuple[int, Status, list[Any], str]:
-    """Returns request id, status, fields and remark of a FETCHED frame. Raises WireError."""
+    """Returns request id, status, fields and remark of a FETCHED frame. Raises WireError if it is malformed."""
     match header:
         case [int() as request_id, int() as status, list() as fields, str() as remark]:
             if status in Status.__members__.values():

@@ -3,7 +3,7 @@
 The checkpoint is trusted only after every file has its CRC in the manifest, the rows add up to the manifest's sums, and
 its last applied entry is in this node's own log. If that log ends earlier, or diverges from the peer's, it is extended
 first (log_extension.py). If no peer has the entries in between any more, a snapshot replaces the log as well
-(cluster/repair). Peers serve the requests with log_source.py.
+(snapshot_fetch.py). Peers serve the requests with log_source.py.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class StateFetch:
         """The reasons, for people, why checkpoints of peers were refused."""
 
     async def run(self, client: FetchClient, peers: Sequence[NodeId]) -> Checkpoint | None:
-        """Returns the first checkpoint that passes all checks, installed; None if no peer has one. Raises
-        StorageError."""
+        """Returns the first checkpoint that passes all checks, added to this node's checkpoints; None if no peer has
+        one. Raises StorageError."""
         for number in range(ROUNDS):
             offers = await self._offers(client, peers)
             for offer in sorted(offers, key=lambda offer: not offer.fits):
@@ -134,8 +134,8 @@ class StateFetch:
     # --- the copy -----------------------------------------------------------------------------------------------------
 
     async def _take(self, client: FetchClient, offer: CheckpointOffer) -> Checkpoint:
-        """Copies an offered checkpoint, and extends the log when all files are here and sound. By then the peer may
-        have removed its checkpoint."""
+        """Copies an offered checkpoint, adds it to this node's checkpoints, and returns it. If this log does not
+        contain the checkpoint's last entry, extends the log first, once all files are here and sound."""
         peer, name = offer.peer, offer.name
         folder = self._checkpoints.path / FETCHED
         copy = CheckpointCopy(self._fs, self._count_rows, folder, self._group_id, client, at_once)
@@ -164,9 +164,9 @@ async def restore_from_peers(config: Config, environment: Environment, lost: Sta
     """Fetches a checkpoint from peers, so that the node finds one when it is opened the next time. Nothing else of this
     node runs meanwhile.
 
-    Raises StateLostError, with the text of `lost` and the answers of the peers, if no peer has a checkpoint. Does not
-    raise then if the node's state has wrong rows (WRONG_ROWS): the answers are recorded, and the next opening decides
-    whether to use the node's own checkpoint.
+    Raises StateLostError, with the text of `lost` and the answers of the peers, if no peer has a checkpoint, or if this
+    node's disk fails. Does not raise for a missing checkpoint if the node's state has wrong rows (WRONG_ROWS): the
+    answers are recorded, and the next opening decides whether to use the node's own checkpoint.
     """
     fs = environment.fs
     directory = open_node_dir(fs, Path(config.node.data_dir))

@@ -96,7 +96,7 @@ class InstallService:
         installed = self._storage.directory.installed
         if installed is not None:
             logger.warning("the last run fetched a snapshot: %s", installed.why)
-        # The node was opened with the snapshot, so the replaced log may go. Before that, it is the only log.
+        # If the node was opened with the snapshot, the replaced log may go. Before that, it was the only log.
         if installed is not None and installed.done:
             self._metrics.installed.inc()
             names = [installed.set_aside, self._storage.recovery.state_set_aside]
@@ -118,7 +118,7 @@ class InstallService:
         return self._backfill.missing
 
     def log_begins(self) -> int:
-        """The position below which this node lacks log that others have; 0 if it lacks nothing."""
+        """Returns the position below which this node lacks log that other nodes have; 0 if it lacks nothing."""
         # Below this position the node must not answer "not found", because other nodes have the messages.
         return self._log.first_position if self._backfill.missing else 0
 
@@ -136,7 +136,7 @@ class InstallService:
         because peers read at different positions. May be called in any thread."""
         try:
             base = self._log.segment_at(position).previous.end_position
-        # The segment was trimmed at this moment. The read itself fails, which tells the peer so.
+        # If the segment was trimmed at this moment, the read itself fails, which tells the peer so.
         except OutOfRangeError:
             return
         self._leases.touch(f"a peer reads the segment at {base}", base, HELD_MS)

@@ -59,8 +59,8 @@ class LogForward:
 
     async def run(self, mark: AppliedMark) -> RolledForward:
         """Extends the log until it durably contains the entry that `mark` names. Raises FetchError, StorageError, and
-        FrameError if the peer's frames and this log do not share one history. Entries written until then are committed
-        and stay.
+        FrameError if the peer's frames and this log do not share one history. Entries that were written before an
+        error are committed, and stay.
         """
         before = self._log.tail.index
         goes_on = mark.index > before and await self._goes_on()
@@ -164,7 +164,8 @@ class LogForward:
         self._hard_state.save(saved._replace(commit_index=max(saved.commit_index, last.index)))
 
     def _keep_committed(self, entries: list[Entry]) -> None:
-        """Raises FrameError if an entry that is committed on this node would be replaced."""
+        """Raises FrameError if an entry that is committed on this node would be replaced. Entries that this node cannot
+        read are not compared."""
         for entry in entries:
             if entry.index > min(self._committed, self._log.tail.index):
                 break

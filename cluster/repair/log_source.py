@@ -60,7 +60,7 @@ def log_source(
 #                                     position where the file's last frame ends, 1 if the file is complete]
 #
 # `previous` is the tail of the log before the file's first frame. The answer itself proves nothing. The frames that are
-# fetched afterwards (`log`, cluster/repair/log_source.py) prove it, because each names the one before.
+# fetched afterwards (`log`, see above) prove it, because each names the one before.
 
 SEGMENT = "segment"
 TIMEOUT_MS = 5000
@@ -196,7 +196,7 @@ class _StateSource:
             self._asked = True
             self._checkpointer.want_checkpoint()
         elif not self._checkpointer.wanted:
-            self._asked = False  # not raised: the next request tries again
+            self._asked = False  # the attempt has failed, so the next request asks for another one
             if marks:
                 return [[name, mark.index, mark.term, mark.header_crc] for name, mark in marks]
             raise FetchRefused(Status.MISSING, "it has no sound checkpoint, and could not make one")

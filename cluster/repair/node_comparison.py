@@ -68,7 +68,7 @@ class Inspection:
     def __init__(
         self, nodes: Mapping[int, ComparedNode], progress: Callable[[int, int], None] = lambda *_: None
     ) -> None:
-        """`progress` receives the bytes compared and to compare, per node."""
+        """`progress(compared, total)` is called as the comparison goes on, with numbers of bytes per node."""
         self._nodes = dict(nodes)
         self._progress = progress
         self.findings: list[Difference] = []

@@ -14,7 +14,7 @@ from raftlog.errors import FrameError
 from raftlog.types import LogTail, NodeId
 
 BUSY_TRIES = 150
-"""Tries for a peer that is busy."""
+"""The most times that a busy peer is asked again."""
 
 Blocking = Callable[..., Awaitable[Any]]
 """`await blocking(function, *arguments)` calls a function that uses the disk, where it blocks no other work, and
@@ -33,11 +33,11 @@ class Fetches(Protocol):
         """The seconds until a busy peer is asked again."""
 
     async def fetch(self, peer: NodeId, what: str, arguments: list[Any], timeout_ms: int) -> Fetched:
-        """Raises FetchError."""
+        """Returns the peer's answer. Raises FetchError if there is none within `timeout_ms`, or if the peer refuses."""
 
 
 async def at_once(function: Callable[..., Any], *arguments: Any) -> Any:
-    """A `Blocking` for a process in which nothing else runs yet: calls the function directly."""
+    """Calls the function directly. This is the `Blocking` for a process in which nothing else runs yet."""
     return function(*arguments)
 
 

@@ -32,7 +32,7 @@ class InstallView(msgspec.Struct, frozen=True, kw_only=True):
     bytes_total: int = 0
     """The bytes that this stage must transfer."""
     attempts: int = 0
-    """Attempts at this install so far."""
+    """The number of searches for a snapshot since the node started."""
     last_failure: str = ""
 
 

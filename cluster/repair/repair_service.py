@@ -173,7 +173,7 @@ class Repairs:
             self._loop.run_in_executor(None, self.log.report_damage, position, size).add_done_callback(found)
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
-        """Handles a FETCH or FETCHED frame. Raises WireError."""
+        """Handles a FETCH or FETCHED frame. Raises WireError if it is malformed."""
         if kind == Kind.FETCH:
             self.server.on_frame(peer, header)
         else:
@@ -230,7 +230,8 @@ class VoteKeeper:
         self._release: asyncio.Task[None] | None = None
 
     def start(self, withheld: VoteWithheld | None) -> None:
-        """Begins to watch the log. `withheld`: the content of the file VOTE_WITHHELD; None if there is none."""
+        """Raises the alarm if the vote is withheld. `withheld`: the content of the file VOTE_WITHHELD; None if there is
+        none."""
         if withheld is not None:
             self._alarms.raise_alarm(
                 ALARM,
@@ -291,7 +292,7 @@ def transport_of(
 
 
 class _Prober:
-    """Dials other nodes with this node's identity. Implements `moving.Prober`."""
+    """Dials other nodes with this node's identity. Implements `cluster.members.address_change.Prober`."""
 
     def __init__(self, transport: PeerTransport, dialling: Dialling) -> None:
         """`dialling`: the TLS settings with which HTTP APIs of other nodes are dialled."""

@@ -104,7 +104,7 @@ class SnapshotTake:
             try:
                 return await self._from(peer, peers, begun.name if begun is not None and peer == giver else "")
             except StorageError as error:
-                # This node's disk has failed, so asking another peer would not help.
+                # If this node's disk has failed, asking another peer would not help.
                 if not isinstance(error, FrameError):
                     raise
                 self._failed(peer, error)
@@ -120,7 +120,7 @@ class SnapshotTake:
     async def _from(self, peer: NodeId, peers: Sequence[NodeId], begun: str) -> Snapshot:
         name = await self._choose(peer, begun)
         manifest = await self._copy.manifest(peer, name)
-        # The checkpoint is older than the beginning of the leader's log, so the leader could not continue the log after
+        # If the checkpoint is older than the beginning of the leader's log, the leader could not continue the log after
         # it.
         if manifest.mark.index < self._at_least():
             raise ValueError(f"checkpoint {name} of {node_object(self._where.group_id, peer)} is too old")
@@ -145,7 +145,8 @@ class SnapshotTake:
 
     async def _choose(self, peer: NodeId, begun: str) -> str:
         """Returns the name of the checkpoint to fetch: the one that is already here in part (`begun`), if it is new
-        enough; else the peer's newest. If that is too old, the peer makes another one."""
+        enough; else the peer's newest. A peer whose newest is too old makes another one first. Raises ValueError if
+        even that is too old."""
         least = self._at_least()
         rows = (await ask(self._client, peer, STATE, ["list", least], LIST_MS)).fields
         there = {str(name): int(index) for name, index, *_ in rows}
@@ -157,7 +158,8 @@ class SnapshotTake:
         return name
 
     def _came(self, size: int) -> None:
-        """Counts arrived bytes. Raises Needless if the snapshot is no longer needed."""
+        """Counts arrived bytes. Raises Needless if the snapshot is no longer needed, and FrameError if it has become
+        too old to be of use."""
         self._progress.came(size)
         if self._mark is not None and self._mark.index < self._at_least():
             raise FrameError(f"the checkpoint of entry {self._mark.index} has become too old meanwhile")
@@ -197,7 +199,7 @@ class SnapshotTake:
         where = self._where
         build = LogBuild.resume(where.fs, where.path, where.group_id)
         if build is not None:
-            # Otherwise the staged log could contain bytes of two different logs.
+            # Any other staged log is discarded: continued, it could contain bytes of two different logs.
             if build.previous == previous and build.next_position <= end:
                 return build
             build.discard()

@@ -31,7 +31,7 @@ ALARM = Code("install_failing", "warning", "raftmq logs {n}")
 ALARM_AFTER = 3
 """Failed rounds over all peers after which an alarm is raised."""
 RETRY_MIN_S, RETRY_MAX_S = 0.5, 30.0
-"""The shortest and the longest pause after such a round, in seconds; it doubles each time."""
+"""The shortest and the longest pause after a failed round, in seconds; it doubles each time."""
 
 
 class SnapshotInstaller:
@@ -72,11 +72,12 @@ class SnapshotInstaller:
         self.progress = progress
 
     def offered(self, offer: InstallSnapshot) -> None:
-        """Called when the leader says that its own log cannot continue this one."""
+        """Called when the leader says that its log no longer has the next entry that this node needs. Starts to fetch a
+        snapshot, unless that has begun, a snapshot is already recorded, or the node closes."""
         self._metrics.offered.inc()
         news = self._offer is None or (self._offer.term, self._offer.first_index) != (offer.term, offer.first_index)
         self._offer = offer
-        # A snapshot is already recorded, and the next start uses it. A second one would be ambiguous.
+        # If a snapshot is already recorded, the next start uses it. A second one would be ambiguous.
         if self._closing or self._done:
             return
         if news:
@@ -123,8 +124,8 @@ class SnapshotInstaller:
         more."""
 
         def at_least() -> int:
-            # The leader continues this node's log after all. Replacing the log now could remove acknowledged entries of
-            # this replica.
+            # If the log has changed, the leader continues it after all. Replacing it now could remove acknowledged
+            # entries of this replica.
             if self._raw.tail.id != tail.id:
                 raise Needless(f"the log, which ended at {tail.index}, has changed and ends at {self._raw.last_index}")
             assert self._offer is not None
@@ -138,8 +139,8 @@ class SnapshotInstaller:
             return None
 
     async def _committed(self, snapshot: Snapshot) -> bool:
-        """Records the snapshot and ends the node; returns True if that succeeded. The running node is not changed by
-        it."""
+        """Records the snapshot and ends the node; returns True if that succeeded. The log and the state of the
+        running node stay as they are."""
         index, peer = snapshot.manifest.mark.index, snapshot.peer
         try:
             await self._blocking(snapshot.commit, self._where, self._wall_ms())

@@ -1,8 +1,8 @@
 """Implements the append lane: a worker thread that writes everything that must be on disk before the node may send
 messages that depend on it.
 
-One drain (a batch of waiting jobs) makes at most one hard state write, then one append (one pwritev, one fdatasync) for
-all waiting frames.
+One drain (a batch of waiting jobs) makes at most one hard state write, and then one append (one pwritev, one fdatasync)
+for each run of entries whose indexes have no gap: usually one for all waiting entries.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class HardStates(Protocol):
 
 
 class _Work:
-    """All hard states, frames and messages of jobs that are not persisted yet, in order."""
+    """The newest hard state, and all entries and messages in order, of jobs that are not persisted yet."""
 
     __slots__ = ("hard_state", "jobs", "last", "messages", "runs", "written")
 
@@ -140,7 +140,8 @@ class AppendLane:
         self.idle_after_s: float | None = idle_mark_ms / 1000
 
     def drain(self, batch: Sequence[PersistJob]) -> Persisted:
-        """Persists the jobs that were kept because of a full disk, then all of the batch."""
+        """Persists the jobs that were kept because of a full disk, then all of the batch. If there is no space, keeps
+        all of them for a later drain; `parked` of the result is then the reason."""
         start, synced_s = self._clock(), self._synced_s()
         work, job = self._work, batch[0]
         # The usual case on a quick disk: one job with nothing but entries, while no job waits for space.
@@ -174,13 +175,13 @@ class AppendLane:
                 marks = True
             elif job is not RETRY:
                 work.add(job)
-        # Written only if no job is put aside, because the mark says that everything before it is on disk.
+        # The mark is written only if no job is put aside, because it says that everything before it is on disk.
         if marks and not work.jobs:
             self.idle()
 
     def _persist(self, work: _Work) -> None:
         """Writes term and vote, then the entries: no entry of a term is on disk before the term."""
-        # Term before frames: after a crash a log must not hold entries of a term that this node does not know of.
+        # The term is written first: after a crash the log must not hold entries of a term that this node does not know.
         if work.hard_state is not None:
             self._hard_states.save(work.hard_state)
             work.hard_state = None
@@ -206,7 +207,7 @@ class AppendLane:
             raise OutOfSpaceError(f"{reserved}.")
 
     def idle(self) -> None:
-        """Updates the sync mark when there has been no work for a while."""
+        """Writes the sync mark. Called after a time without work, and for the job MARK."""
         self._log.write_idle_mark()
 
 
@@ -226,7 +227,7 @@ class PrepareLane(NeverIdle):
     ) -> None:
         """`clock` returns seconds, by which the growth of the log is measured. `reserved` returns the reason why
         nothing may be prepared at present, as in AppendLane. `groups_here` returns the number of groups of brokers
-        whose nodes share the disk, and the load that the disk can take."""
+        whose nodes share the disk; their logs together must not grow too fast for zeroed files."""
         self._log = log
         self._clock = clock
         self._reserved = reserved

@@ -41,7 +41,7 @@ class DiskPace:
 
     There are two conditions. First, most recent drains must have been quick, on whichever thread they ran. Nothing is
     known at first, so the first drains run on the lane. (The average does not count: on a busy machine a few drains
-    wait long for a core, on either thread.) And the time beyond SLOW_S that drains take on the loop must fit a
+    wait long for a core, on either thread.) Second, the time beyond SLOW_S that drains take on the loop must fit a
     `StallBudget`.
     """
 

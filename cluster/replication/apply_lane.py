@@ -23,8 +23,8 @@ COMMAND_WEIGHT = 8
 or a topic.
 """
 ENTRIES_MAX = 64
-"""The most entries of one piece, and of one drain before its last piece: even a short entry is work. So a drain has
-fewer than twice as many entries (seed 961500002)."""
+"""The most entries of one piece, because even a short entry is work. A drain takes another piece only while it has
+fewer entries than this. So it has fewer than twice as many (found by the simulator, seed 961500002)."""
 
 
 class Applied(NamedTuple):
@@ -72,7 +72,8 @@ class ApplyLane(NeverIdle):
 
 
 def pieces(run: list[Entry], size_max: int = APPLY_BYTES) -> Iterator[list[Entry]]:
-    """Yields the run in pieces of at most `size_max` and ENTRIES_MAX, or of one entry."""
+    """Yields the run in pieces. Each piece has at most ENTRIES_MAX entries, whose cost (`size_of`) is at most
+    `size_max`; an entry that costs more is a piece of its own."""
     if len(run) == 1 or (len(run) <= ENTRIES_MAX and size_of(run) <= size_max):
         yield run
         return
@@ -103,7 +104,8 @@ SLOW_S = 0.010
 def is_small(job: list[Entry], bytes_max: int = INLINE_BYTES_MAX) -> bool:
     """Returns True if a run may be applied on the loop.
 
-    A TRIM is never small: it has few bytes, but walks every queue. Commands are more work than messages.
+    A TRIM is never small: it has few bytes, but walks every queue. A byte of commands counts more than a byte of
+    messages (`size_of`).
     """
     if len(job) > INLINE_ENTRIES_MAX:
         return False
@@ -114,7 +116,7 @@ def is_small(job: list[Entry], bytes_max: int = INLINE_BYTES_MAX) -> bool:
 
 
 def begins_of(lane: object) -> Callable[[list[Entry]], object]:
-    """Returns the lane's `begins`; for any other lane, a function that does nothing."""
+    """Returns the lane's `begins`; for a lane without it, a function that does nothing."""
     begins: Callable[[list[Entry]], object] = getattr(lane, "begins", lambda run: None)
     return begins
 

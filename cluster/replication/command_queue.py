@@ -146,8 +146,9 @@ def encode(commands: list[Command]) -> bytes:
 
 
 def cut_calls(calls: list[PendingCommands], bytes_max: int) -> list[PendingCommands]:
-    """Returns the first calls, as many as one entry should hold by size: a frame has a limit, and many large requests
-    may arrive together. Either all of them have a session or none has, and all have the same author."""
+    """Returns the first calls that one entry should hold: at most `bytes_max` bytes of commands, but at least one call.
+    A frame has a limit, and many large requests may arrive together. Either all of the returned calls have a session or
+    none has, and all have the same author."""
     bytes_left = bytes_max
     for at, call in enumerate(calls):
         bytes_left -= len(call.packed)
@@ -218,8 +219,8 @@ class CommandQueue:
         self._elsewhere = elsewhere
 
     def tell_through(self, told_through: Callable[[Done], Done]) -> None:
-        """Passes the results of commands of the truth to the function that `told_through` returns, while other groups
-        copy them. Called on nodes of the first group (`cluster.truth.truth_source`)."""
+        """Calls back `told_through(done)` in place of `done` for commands of the truth from now on, if there are other
+        groups: these must copy the change first. Called on nodes of the first group (`cluster.truth.truth_source`)."""
         self._told_through = told_through
 
     def submit(self, commands: list[Command], done: Done, session: CommitSession | None, author: str) -> None:
@@ -246,20 +247,21 @@ class CommandQueue:
             self._topics.forget_topic(name)
         before = self._offsets.queued(commands)
         received_ms = self._monotonic_ms()
-        # Commits that came earlier precede it in the log: offsets take effect in the order of their arrival.
+        # Commits that came earlier precede the commands in the log: offsets take effect in the order of their arrival.
         if before:
             self._queue_before(before, received_ms)
         self.waiting.append(PendingCommands(commands, packed, done, received_ms, session, author))
         self._wake()
 
     def _have_decided(self, commands: list[Command], done: Done, session: CommitSession | None, author: str) -> None:
-        """Has the first group decide its commands, and submits the others once this group has copied what they did."""
+        """Passes the commands of the truth to the first group. Submits the other commands to this group once the first
+        group has carried out its commands."""
         theirs = [command for command in commands if command.OF_TRUTH]
         own = [command for command in commands if not command.OF_TRUTH]
 
         def decided(result: ProposeResult) -> None:
-            # The first group's commands failed. The other commands are not begun, so this is the outcome of all of
-            # them.
+            # Unless the first group has carried out its commands, the others are not begun. So this is the outcome of
+            # all commands, as it is if there are no others.
             if result.outcome is not Outcome.OK or not own:
                 done(result)
                 return

@@ -1,13 +1,13 @@
 """Decides the order in which sends of many clients go to the log, when more of them wait than the next entry takes.
 
-Start-time fair queueing (Goyal, Vin and Cheng, 1996) at two levels: first between owners (the user who signed a send,
-else the address of its client; the number of its connections does not matter), then between the topics of one owner.
-Each has a tag: the virtual time at which its next send begins. The owner or topic with the least tag goes first, and
-its tag rises by the cost of its sends. An owner that was idle begins at the present virtual time, so a client that
+It is start-time fair queueing (Goyal, Vin and Cheng, 1996) at two levels: first between owners (the user who signed a
+send, else the address of its client; the number of its connections does not matter), then between the topics of one
+owner. Each has a tag: the virtual time at which its next send begins. The owner or topic with the least tag goes first,
+and its tag rises by the cost of its sends. An owner that was idle begins at the present virtual time, so a client that
 sends little is next, and no client saves up a share. Deficit round robin gives the same shares, but a newcomer waits
 for a round, and a debt (a message of 4 MiB behind which nothing waits) costs empty rounds.
 
-The sends of one owner to one topic keep their order, so those of a connection to a queue do.
+The sends of one owner to one topic keep their order, and so do the sends of one connection to one queue.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ SENDS_PER_UNIT: Final = 2
 LIGHT_MS: Final = 2_000
 """The milliseconds within which an owner that sends little is expected to send again."""
 IDLE_MAX: Final = 64
-"""The number of owners without waiting sends up to which all are remembered. If there are more than this, in addition
-to as many as have waiting sends, those without a debt are forgotten."""
+"""Once more owners are remembered than this number plus twice those with waiting sends, the owners that have no waiting
+sends and have had no more than their share are forgotten."""
 DEMOTED: Final = 8
-"""The factor by which sends to a demoted topic cost more. Such a topic gets an eighth of a share while others use their
-full shares, and everything that they leave over."""
+"""The factor by which sends to a demoted topic cost more. While other topics use their full shares, a demoted topic
+gets an eighth of a share. It also gets what the others leave over."""
 OWN_COPIES: Final = -1
 """The topic id under which copies that the node makes itself are sorted. So these keep their order even if their topics
 differ."""
@@ -51,7 +51,7 @@ def cost_of(send: Send) -> int:
 
 def competes(send: Send, other: Send) -> bool:
     """Returns True if two sends are of different owners (`owner_of`) or topics. Called for each read of a connection,
-    so it avoids `owner_of`, which makes a name."""
+    so it compares addresses only if it must."""
     if send.slot is not other.slot or send.user != other.user:
         return True
     mine, others = send.connection, other.connection
@@ -136,7 +136,7 @@ class _Turn(Generic[_C]):
 
 
 class FairOrder:
-    """Sends by owner and topic. Event loop only."""
+    """The waiting sends, by owner and topic. Event loop only."""
 
     __slots__ = ("_demoted", "_light_ms", "_now_ms", "_owners", "_turn", "count")
 
@@ -150,8 +150,8 @@ class FairOrder:
         self._now_ms = 0
         """The time in milliseconds at which the last send was added."""
         self._light_ms = -LIGHT_MS
-        """The last time in milliseconds at which some owner had all its sends in an entry while other owners had
-        not."""
+        """The last time in milliseconds at which an entry took all sends of some owner to a topic, while other sends
+        had to wait."""
 
     def __iter__(self) -> Iterator[Send]:
         return (send for owner in self._owners.values() for line in owner.lines.values() for send in line.sends)
@@ -186,7 +186,9 @@ class FairOrder:
         return self.count > 0 and self._now_ms - self._light_ms < LIGHT_MS
 
     def take(self, bytes_left: int, count_left: int) -> tuple[list[Send], int]:
-        """Removes and returns sends in their fair order, as many as `cluster.replication.send_queue.cut` would."""
+        """Removes sends in their fair order, up to `bytes_left` stored bytes and `count_left` messages, but at least
+        one. Returns them and the bytes of their requests (`Send.size`), as `cluster.replication.send_queue.cut`
+        does."""
         taken: list[Send] = []
         size = 0
         light = False
@@ -260,8 +262,9 @@ class FairOrder:
         return taken
 
     def _take_demoted(self, size: int, count: int, limit: int) -> list[Send]:
-        """Removes and returns sends to demoted topics as many as needed for `size` bytes and at most `count`. Each is
-        the oldest send of the line with the highest cost at that moment. `take_longest` counts them as removed."""
+        """Removes and returns sends to demoted topics: as many as needed for `size` bytes, and at most `count`. Each is
+        the oldest send of the line with the highest cost at that moment. The caller subtracts them from
+        `self.count`."""
         found, lines = [], 0
         for owner in self._owners.values():
             for topic, line in owner.lines.items():

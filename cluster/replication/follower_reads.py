@@ -3,10 +3,13 @@
 Every node serves pulls from its applied state. `suggestWhichBrokerId` in each reply names the node to ask next: "0",
 the leader, unless `modes.slave_read_enable` is on and the consumer is further behind than
 `access_message_in_memory_max_ratio` percent of the memory. Its messages then have to be read from disk, preferably a
-follower's (RocketMQ: PullMessageProcessor, DefaultMessageStore.getMessage). A follower's reply also contains
+follower's (RocketMQ: PullMessageProcessor, DefaultMessageStore.getMessage). A follower's reply also contains these ext
+fields:
 
-raftmqServedBy its node id raftmqAppliedIndex the index up to which it has applied the log raftmqStalenessMs how long
-ago its applied state covered all it then knew as committed; -1: it never did
+* `raftmqServedBy`: its node id.
+* `raftmqAppliedIndex`: the index up to which it has applied the log.
+* `raftmqStalenessMs`: the milliseconds since its applied state contained everything that it then knew as committed; -1
+  if it never did.
 """
 
 from __future__ import annotations
@@ -31,8 +34,8 @@ LAG_MAX = 1000
 
 
 class Staleness:
-    """Measures the age of a follower's applied state with samples that a timer takes. It is measured in real time: rows
-    also age while the node is stalled."""
+    """Measures the age of a follower's applied state with samples that a timer takes. The age is real time: it also
+    grows while the node is stalled and takes no samples."""
 
     def __init__(self, raw: RawNode) -> None:
         self._raw = raw
@@ -42,7 +45,8 @@ class Staleness:
         """The latest time for which everything that was then known as committed is applied; -1: unknown."""
 
     def tick(self, now_ms: int) -> None:
-        """Takes a sample of the commit index. Called on a timer."""
+        """Takes a sample of the commit index, if this node is a follower that has heard its leader since the last
+        sample. Called on a timer."""
         raw = self._raw
         if raw.role is not Role.FOLLOWER or not raw.leader_id or raw.raft.heard_ms is None:
             return
@@ -79,13 +83,13 @@ class FollowerReads:
         self.staleness = Staleness(raw)
 
     def reload(self, modes: ModesSection) -> None:
-        """Applies changed modes."""
+        """Applies a changed section `modes` of the configuration."""
         self._enabled = modes.slave_read_enable
         self._behind_bytes = self._memory_bytes * modes.access_message_in_memory_max_ratio // 100
 
     def suggest(self, group: str, queue_id: int, last_position: int) -> str:
-        """Returns the broker id that the consumer should ask next, after a reply whose last message lies at
-        `last_position`; -1 for a reply without messages."""
+        """Returns the broker id that the consumer should ask next. `last_position`: the position in the log of the last
+        message in the reply; -1 if the reply has no messages."""
         if not self._enabled or last_position < 0:
             return LEADER
         if self._state.applied_mark.end_position - last_position <= self._behind_bytes:

@@ -26,10 +26,10 @@ QUEUES: Final = 64
 KEYS: Final = 128
 """The most queues and keys that are counted in a window."""
 KEY_BYTES_MAX: Final = 128
-"""Longer keys are cut."""
+"""The most bytes of a key that count; the rest of a longer key is cut off."""
 SHARDING_MARK: Final = b"__SHARDINGKEY\x01"
-"""The mark of the property with the key by which a client chose the queue (MessageConst.PROPERTY_SHARDING_KEY); without
-it the first word of KEYS stands for it."""
+"""The mark of the property with the key by which a client chose the queue (MessageConst.PROPERTY_SHARDING_KEY). A
+message without this property has the first word of its property KEYS as its key."""
 _A, _C, _M = 1_103_515_245, 12_345, 1 << 31
 """The constants of a linear congruential generator (that of ANSI C). With it, each run of a simulator's seed samples
 the same messages."""
@@ -52,7 +52,8 @@ class Window(NamedTuple):
     """The heaviest keys; messages without a key do not count."""
 
     def topics(self) -> Counter[int]:
-        """Returns topic id -> the number of messages in those queues of the topic that are among the heaviest."""
+        """Returns topic id -> the least number of messages that came to those queues of the topic that are among the
+        heaviest."""
         found = Counter[int]()
         for each in self.queues:
             found[each.item[0]] += each.sure
@@ -79,8 +80,8 @@ class HotSpots:
 
     def look(self, cursor: QueueCursor, left: int, sends: Sequence[Send]) -> int:
         """Samples one or more messages of an acknowledged entry that belong to the queue of `cursor`. `left` is
-        negative: the queue has `-left` messages in the entry from the first one to sample on. `sends`: the sends of the
-        entry. Returns the number of messages until the next sample."""
+        negative: counted from the first message to sample, `-left` messages of the queue remain in the entry. `sends`:
+        the sends of the entry. Returns the number of messages until the next sample."""
         weight = 0
         while left < 0:
             weight += STRIDE
@@ -97,7 +98,8 @@ class HotSpots:
         return (self._random >> 8) % below
 
     def end_window(self, now_ms: int) -> None:
-        """Ends the window and begins the next: `last` is then the ended window."""
+        """Ends the window and begins the next. `last` is then the ended window; an empty one if nothing was sampled in
+        it."""
         queues, keys, wanted_s, took_ms = self._queues, self._keys, self._wanted_s(), now_ms - self._began_ms
         busy = 1000 * (wanted_s - self._began_wanted_s) / took_ms
         self._began_ms, self._began_wanted_s, self.ends_ms = now_ms, wanted_s, now_ms + WINDOW_MS

@@ -105,8 +105,8 @@ def submit_copies(
     done: Callable[[Outcome], None],
     carried: int | None = None,
 ) -> int:
-    """Queues copies for one queue, which go into one entry together with `effect`. With `carried`, queues the messages
-    of that row, which are stored again (see Send). Returns the approximate number of their bytes."""
+    """Queues copies for one queue, which go into one entry together with `effect`. If `carried` names a row, the copies
+    are the messages of that row, which are stored again (see Send). Returns an upper bound of their bytes."""
     size = sum([message_size(copy, slot) for copy in copies])
     submit_own(proposals, client, size, slot, queue_id, kind, done, batch=copies, effect=effect, carried=carried)
     return size

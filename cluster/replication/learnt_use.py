@@ -6,10 +6,10 @@ was learnt from spans of ten seconds. A send that finds it empty takes nothing a
 counts show what an enforced limit would refuse. While more arrives than the log takes, topics that are over their limit
 are the first to be delayed and refused, in mode `on`. At any other time the limits have no effect.
 
-A limit is one of the whole cluster. Where there are several groups of brokers, the leader of each has the part of it
-that its group has of the topic's queues: producers send to all queues in turn.
+A limit applies to the whole cluster. If there are several groups of brokers, the leader of each group applies the part
+of the limit that corresponds to its group's part of the topic's queues: producers send to all queues in turn.
 
-The hour, and the end of the limits, are those of log time. The buckets have the monotonic time of their caller.
+Log time decides which hour's limits apply, and when the limits expire. The buckets use the caller's monotonic time.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class TopicUse:
 
 
 class LearntUse:
-    """Counts, on a leader, what the topics with learnt limits get. Event loop only."""
+    """Counts, on a leader, the arrived messages and bytes of topics with learnt limits. Event loop only."""
 
     def __init__(
         self,
@@ -122,8 +122,8 @@ class LearntUse:
         part: Callable[[str], Fraction] = lambda topic: WHOLE,
         count: Callable[[str, int], None] = lambda outcome, messages: None,
     ) -> None:
-        """`part` returns the part of a topic's queues that this group of brokers has. `count` counts messages as
-        "within" or "over" their limits, and as "cut"."""
+        """`part` returns the part of a topic's queues that this group of brokers has. `count` is called with "within",
+        "over" or "cut" (see `ProposalFigures.learnt`), and a number of messages."""
         self._learnt, self._part, self._count_as = learnt, part, count
         self._seen: LearntLimits | None = None
         self._uses: dict[str, TopicUse] = {}
@@ -137,7 +137,7 @@ class LearntUse:
 
     @property
     def limits(self) -> LearntLimits | None:
-        """The limits in force, also those that have expired."""
+        """The limits that the last `look` found, expired ones too; None if there were none."""
         return self._seen
 
     def look(self, log_ms: int, now_ms: int, *, overloaded: bool) -> None:
@@ -185,7 +185,7 @@ class LearntUse:
         if use is None:
             use = self._uses[topic] = TopicUse(topic)
         hour = self._log_ms // HOUR_MS
-        # The topic has another slot: its queues may have moved to other groups.
+        # If the topic has another slot, its queues may have moved to other groups.
         if use.hour != hour or use.slot is not slot:
             use.slot, use.topic_id = slot, slot.topic_id
             part = self._part(topic)
@@ -209,5 +209,5 @@ class LearntUse:
         return self._uses.get(topic)
 
     def all(self) -> Iterable[TopicUse]:
-        """Returns the topics that have limits and for which messages have arrived."""
+        """Returns the use of each topic that has limits and for which messages have arrived."""
         return self._uses.values()

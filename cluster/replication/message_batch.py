@@ -131,8 +131,8 @@ class BatchMessage(msgspec.Struct, gc=False):
 
 
 Effect = tuple[Callable[[list[Any]], Command], object]
-"""The class of commands that have rows as their only argument, and one row. An entry gets one command with the rows of
-all its sends."""
+"""(class of a command, one row): what a send changes besides storing its messages. The class takes a list of rows. An
+entry has one command of each class, with the rows of all its sends."""
 
 
 @twin
@@ -173,7 +173,8 @@ class Send(msgspec.Struct, gc=False):
     prepared_position: int = 0
     """The position of the half message whose transaction is committed by this copy; otherwise 0."""
     schedule: DeliverySchedule | None = None
-    """The due time of a message of kind SCHEDULED, which is in no queue until then, and its place meanwhile."""
+    """The due time of a message that is in no queue yet, and the topic and queue id under which it is stored until
+    then; None for other messages."""
     failure: tuple[int, int] | None = None
     """(key hash, mark in place of the body's CRC) of the unique row by which a second report of one failed consumption
     is recognised. Only for kinds from DELIVERED on."""
@@ -512,11 +513,11 @@ class _Builder:
 
 @twin
 def pack_sessions(sessions: dict[bytes, list[Any]]) -> bytes:
-    """Packs the sessions of an entry. `sessions`: the id of a session -> [lowest sequence that is not settled, highest
-    sequence, packed rows], whose rows are sorted by this."""
+    """Packs the sessions of an entry. `sessions`: id of a session -> [lowest sequence that is not settled, highest
+    sequence, packed rows]. Sorts each list of rows in place."""
     parts: list[bytes] = []
     for producer_id, (low, high, rows) in sessions.items():
-        rows.sort()  # big-endian numbers, so this sorts by sequence
+        rows.sort()  # each row begins with its big-endian sequence
         parts.append(SESSION.pack(producer_id, low, high, len(rows)))
         parts += rows
     return b"".join(parts)
@@ -526,9 +527,9 @@ def pack_sessions(sessions: dict[bytes, list[Any]]) -> bytes:
 def add_plain(
     builder: _Builder, sends: list[Send], at: int, offsets: list[int], positions: list[tuple[int, ...] | int]
 ) -> int:
-    """Adds the clients' plain sends from position `at` on; returns the position of the first send that is not plain,
-    which is left to `_Builder`: a copy or a message that waits, one of a topic with dedup=strict, or one with an IPv6
-    address."""
+    """Adds the clients' plain sends from position `at` on. Returns the position of the first send that is not plain,
+    which is left to `_Builder`. Not plain are copies, messages that wait, sends to topics with dedup=strict, and
+    messages with an IPv6 address of the client or of this node."""
     if len(builder.store_host) != 8:
         return at
     while at < len(sends):
@@ -543,7 +544,7 @@ def add_plain(
 @twin
 def add_messages(builder: _Builder, send: Send, at: int, end: int, cursor: QueueCursor) -> tuple[int, ...]:
     """Adds the messages `at` to `end` of a send's batch and returns their positions. Messages that wait (`schedule`)
-    come into no queue yet: their offset is 0, and their keys are indexed when they do."""
+    come into no queue yet: their offset is 0, and their keys are indexed when they come into one."""
     slot, schedule = send.slot, send.schedule
     named, queue_id = (slot, send.queue_id) if schedule is None else (schedule.topic, schedule.queue_id)
     strict, topic_id = slot.dedup == "strict", slot.topic_id
@@ -568,8 +569,8 @@ def add_messages(builder: _Builder, send: Send, at: int, end: int, cursor: Queue
 
 
 def key_hash_of(unique_key: str) -> int:
-    """Returns a 64-bit hash of a UNIQ_KEY: two CRCs of different polynomials (never compared across formats). Messages
-    of topics with dedup=strict are recorded under it below OWNERS_LEVEL."""
+    """Returns a 64-bit hash of a UNIQ_KEY: its CRC-32C in the upper half, its CRC-32 in the lower. Below OWNERS_LEVEL,
+    messages of topics with dedup=strict are recorded under it."""
     data = unique_key.encode()
     return int(crc32c(data)) << 32 | crc32(data)
 

@@ -1,8 +1,8 @@
-"""Defines the head of a message, which has the stored fields that differ from those of its Send, and reads keys and the
-tag's hash from raw properties.
+"""Defines the fields of a stored message that may differ from those of its Send (`MessageHead` for copies that the
+broker makes, `DeliverySchedule` for messages that are not yet in their queue). Also reads keys and the tag's hash from
+raw properties.
 
-Copies that the broker makes, and messages that wait in no queue, have such a head. The keys by which a message can be
-found are UNIQ_KEY and the words of KEYS.
+The keys by which a message can be found are UNIQ_KEY and the words of KEYS.
 """
 
 from __future__ import annotations

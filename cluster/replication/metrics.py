@@ -52,9 +52,8 @@ STORAGE_TEXTS = (
 
 
 class HaMetrics(ServiceMetrics):
-    """Replication metrics, in bytes, under the names that dashboards of RocketMQ's HA service use, exactly as they are
-    spelt there: prometheus_client would add `_total` to the names of counters.
-    """
+    """Metrics of replication. Those of RocketMQ's HA service have exactly the names that its dashboards use, although
+    prometheus_client would add `_total` to the names of counters."""
 
     def __init__(self, read: Callable[[HaMetrics], object]) -> None:
         """`read` is called before each scrape, and must call `show` with the present values."""
@@ -76,7 +75,7 @@ class HaMetrics(ServiceMetrics):
         self._received_bytes += size_bytes
 
     def timed_out(self, sends: int) -> None:
-        """Counts sends that were not decided at their deadline."""
+        """Counts requests, sends and commands, that were not decided at their deadline."""
         self._send_timeouts += sends
 
     def show(
@@ -89,8 +88,10 @@ class HaMetrics(ServiceMetrics):
         sent_bytes: int,
         storage: tuple[int, int, int],
     ) -> None:
-        """Sets the position at which this node's log ends and, if it leads, those at which the followers' copies end.
-        `sent_bytes`: of entries, since the start; `storage`: the values of STORAGE. All in bytes."""
+        """Sets the present values. `end_position`: the position at which this node's log ends. `slaves`: follower ->
+        the position up to which it has the log on disk; `delays`: follower -> the values of PEER_DELAYS; both are empty
+        unless this node leads. `connections`: the number of connected members. `sent_bytes`: bytes of entries sent
+        since the start. `storage`: the values of STORAGE, in bytes."""
         self._sent_bytes = sent_bytes
         self._storage = storage
         self._master_offset = end_position

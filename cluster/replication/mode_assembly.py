@@ -47,7 +47,7 @@ class ModesView(msgspec.Struct, frozen=True, kw_only=True):
     degraded: bool
     """True while this node leads and acknowledges sends early because the majority is slow."""
     degraded_why: str
-    """The figures, for people, because of which it does so; "" if it does not."""
+    """The figures, for people, because of which `degraded` is True; "" if it is False."""
     flush_disk_type: str
     broker_role: str
     transient_store_pool_enable: bool
@@ -125,7 +125,7 @@ class Modes:
         self._degradation.reload(config)
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any]) -> None:
-        """Handles a frame of one of the KINDS from a peer. Raises WireError."""
+        """Handles a frame of one of the KINDS from a peer. Raises WireError if it is malformed."""
         self.relay.on_frame(peer, kind, header)
 
     def close(self) -> None:

@@ -112,8 +112,8 @@ class OffsetOrder:
         submit: Callable[[list[Command], Done], None],
         now_ms: Callable[[], int],
     ) -> None:
-        """`submit` queues commands for an entry; `flush_ms`: the most milliseconds for which oneway commits wait.
-        `now_ms` returns the time for it."""
+        """`submit` queues commands for an entry. `flush_ms`: the most milliseconds for which oneway commits wait.
+        `now_ms` returns the monotonic time in milliseconds, by which that is measured."""
         self.effects = Effects(flush_ms)
         self._raw = raw
         self._state = state
@@ -133,7 +133,8 @@ class OffsetOrder:
 
     def commit_later(self, group: str, topic_id: int, queue_id: int, offset: int) -> None:
         """Adds a oneway commit to those that wait; only the last value per queue counts. They go into the next entry,
-        at the latest after `offsets.flush_ms`."""
+        at the latest after `offsets.flush_ms`. Does nothing if a deletion of the group is pending, or if the offset is
+        committed already."""
         if group in self._leaving:
             return
         on_its_way = self.effects.has_offset(group, topic_id, queue_id) or self._in_flight()
@@ -145,7 +146,8 @@ class OffsetOrder:
         """Calls `done` when every commit of the group so far is applied, or lost with the leadership."""
 
         def decided(result: ProposeResult) -> None:
-            # An entry is undecided at its deadline, and this node still leads: the entry may be applied in a moment.
+            # If the entry is undecided at its deadline and changes are in flight, these may still be applied in a
+            # moment.
             if result.outcome is Outcome.UNKNOWN and self._in_flight():
                 self._submit([], decided)
             else:
@@ -283,8 +285,8 @@ class Effects:
         return bool(self._offsets or self._ended_sessions) and now_ms - self._since_ms >= self._flush_ms
 
     def take(self) -> bytes:
-        """Removes and returns the oldest effects, packed; b"" if there are none. An effect that cannot be packed is
-        dropped alone."""
+        """Removes and returns the oldest effects, packed; b"" if there are none. If they cannot be packed, they are
+        dropped, which is logged, and b"" is returned."""
         commands: list[Command] = []
         self._taken = (self._take_offsets(), self._ended_sessions[:TAKEN_MAX])
         self._ended_sessions = self._ended_sessions[TAKEN_MAX:]

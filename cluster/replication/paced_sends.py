@@ -2,7 +2,7 @@
 
 They wait in lines. The sends of one owner to one topic are one line and keep their order. A waiting send counts for its
 connection and its owner, never among the bytes in flight of the node: an owner above its quota takes no room from
-others. The leader refuses a send that has waited for `flow.hold_ms`.
+others. The leader refuses a send that has waited for `flow.hold_ms`, or for half of `send.deadline_ms` if that is less.
 """
 
 from __future__ import annotations
@@ -82,13 +82,14 @@ class PacedSends:
         """(id of the session, sequence) -> send."""
         self._owners: dict[int | str, Account] = {}
         self._seen: Mapping[str, Quota] = {}
-        """The quotas as they were at the last change that lines were judged by."""
+        """The rows of quotas by which the lines are judged. If the present rows are others, all lines are judged
+        again."""
         self._stale: list[tuple[int | str, int]] = []
         """The keys of the lines whose quotas must still be looked up again."""
         self.reload(config)
 
     def reload(self, config: Config) -> None:
-        """Applies other limits."""
+        """Applies changed limits."""
         self._bytes_max = config.flow.hold_bytes_max
         self._hold_ms = min(config.flow.hold_ms, config.send.deadline_ms // 2)
 
@@ -117,7 +118,8 @@ class PacedSends:
         return (send for line in self._lines.values() for send in line.sends)
 
     def waiting(self) -> Iterator[tuple[Bucket, int]]:
-        """Yields the bucket for which the sends of a line wait, and their number."""
+        """Yields the bucket for which the sends of a line wait, and their number, for each line that waits for a
+        bucket. Leaves out lines that wait for a limit on requests at once."""
         for line in self._lines.values():
             limiting = line.last_to_open() if line.buckets else None
             if isinstance(limiting, Bucket):
@@ -238,14 +240,14 @@ class PacedSends:
             open_lines = left
         charge((len(going) + len(self._lines)) // SENDS_PER_UNIT)
         self._gone(going)
-        # Lines that were served go behind the others: the next turn begins with those.
+        # Lines that have used up their quota go behind the others: the next turn begins with lines that still may send.
         for key in [key for key, line in self._lines.items() if line.opens_ms() > now_ms]:
             self._lines[key] = self._lines.pop(key)
         return going
 
     def _judge_anew(self, now_ms: int) -> None:
-        """After a change of quotas, looks up the quotas of the waiting lines again, of at most JUDGED_PER_TURN lines in
-        one turn. Otherwise a line that is never empty would keep the quotas of its first send."""
+        """Looks up the quotas of the waiting lines again after any quota has changed, of at most JUDGED_PER_TURN lines
+        in one turn. Otherwise a line that is never empty would keep the quotas of its first send."""
         rows = self.buckets.rules.rows
         if not self._stale and rows is not self._seen:
             self._seen, self._stale = rows, list(self._lines)
@@ -257,8 +259,8 @@ class PacedSends:
         del self._stale[-JUDGED_PER_TURN:]
 
     def overdue(self, now_ms: int) -> list[tuple[Send, Refusals]]:
-        """Removes and returns the sends that have waited for `flow.hold_ms`, each with the bucket that is empty.
-        Returns at most REFUSED_PER_TURN; later calls return the others."""
+        """Removes and returns the sends that have waited too long (see the module), each with the bucket or limit that
+        holds it back longest. Returns at most REFUSED_PER_TURN; later calls return the others."""
         before_ms = now_ms - self._hold_ms
         late: list[tuple[Send, Refusals]] = []
         for line in self._lines.values():
@@ -300,8 +302,8 @@ class PacedSends:
         return self._names.get((producer_id, sequence)) if self._names else None
 
     def replace(self, old: Send, new: Send) -> bool:
-        """Replaces a waiting send by its repetition, with its account and its arrival time, so that the sends behind it
-        do not wait longer. Returns False if the send is not here."""
+        """Puts the repetition `new` in the place of the waiting send `old`, with the arrival time of `old`, so that the
+        sends behind it do not wait longer. Returns False if `old` does not wait here."""
         if self.find(old.producer_id, old.sequence) is not old:
             return False
         owner, line = next((key[0], line) for key, line in self._lines.items() if old in line.sends)

@@ -27,8 +27,8 @@ class SendReplies(Protocol):
     """Answers the client of a send with its outcome (see `cluster.broker.sends.send_outcomes`)."""
 
     def committed(self, sends: list[Send], built: Built) -> int:
-        """Answers the plain sends at the beginning of an entry that is committed, and that is applied before anything
-        else happens. Returns the number of answered sends."""
+        """Answers the plain sends at the beginning of an entry that is committed and about to be applied: nothing else
+        runs on the event loop before. Returns the number of answered sends."""
 
     def stored(self, sends: list[Send], built: Built, muted: set[int]) -> None:
         """Answers sends that are committed and applied, except those at the `muted` positions, which were already
@@ -177,7 +177,8 @@ StrictName = tuple[int, int, int]
 
 
 class StrictNames:
-    """Undecided sends to topics with dedup=strict, identified as their unique rows are, and who waits for them."""
+    """Undecided sends to topics with dedup=strict, and the requests that wait for them. Each send has a StrictName,
+    which consists of the same values as its unique row."""
 
     def __init__(self, soon: Callable[[Callable[[bool], None], bool], object]) -> None:
         """`soon` calls a function with its argument in a later turn of the loop."""
@@ -188,12 +189,14 @@ class StrictNames:
         """Name -> (time until which a request waits, its callback) of each request that waits for that send."""
 
     def find(self, send: Send, hashes: Iterable[int]) -> StrictName | None:
-        """Returns the name of an undecided send whose hash is one of `hashes`; None if there is none."""
+        """Returns the name of an undecided send that has the topic and the body of `send`, and one of `hashes`; None if
+        there is none."""
         topic_id, _, body_crc = _strict_name(send)
         return next((name for each in hashes if (name := (topic_id, each, body_crc)) in self.names), None)
 
     def wait(self, name: StrictName, until_ms: int, told: Callable[[bool], None]) -> None:
-        """Calls `told` in a later turn with True once the send is decided, or with False at that time if it is not."""
+        """Calls `told` in a later turn: with True once the named send is decided, or with False after `until_ms` if it
+        is still undecided."""
         self._waiting.setdefault(name, []).append((until_ms, told))
 
     def add(self, send: Send) -> None:
@@ -201,7 +204,7 @@ class StrictNames:
         self.names.add(_strict_name(send))
 
     def decided(self, sends: list[Send]) -> None:
-        """Removes sends that are stored, or never will be."""
+        """Removes sends that are stored, or never will be, and calls back the requests that wait for them."""
         if self.names:
             gone = [_strict_name(send) for send in sends if send.slot.dedup == "strict" and send.effect is None]
             self.names.difference_update(gone)
@@ -210,7 +213,7 @@ class StrictNames:
                     self._soon(told, True)
 
     def expire(self, now_ms: int) -> None:
-        """Ends the waits that have reached their deadline."""
+        """Calls back, with False, the requests whose time to wait is over."""
         for name, waiting in list(self._waiting.items()):
             late = [each for each in waiting if each[0] <= now_ms]
             for each in late:

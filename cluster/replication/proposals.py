@@ -1,8 +1,8 @@
 """Makes log entries of checked requests, and answers the requests when their entry is decided.
 
-Flow of a send: `submit_send` queues it -> `flush` (once per driver turn) builds one MESSAGES entry from all queued
-sends and proposes it, at most `batches_inflight_max` at a time (group commit) -> the entry is applied -> every send of
-it is answered.
+Flow of a send: `submit_send` queues it -> `flush` (at least once per driver turn) builds a MESSAGES entry from queued
+sends, up to the batch limits, and proposes it, at most `batches_inflight_max` at a time (group commit) -> the entry is
+applied -> every send of it is answered.
 
 Waiting requests are settled by (term, index), never by index alone: if an entry of another term is applied at the
 index, this node's entry is proved lost (FAIL, code 14: safe to send again). An entry that is undecided at the deadline
@@ -93,10 +93,11 @@ class Proposals:
         ledger: Ledger | None = None,
         sync_ms: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`store_host` is the advertised ip and port, packed. `sync_ms` is that of `AdmissionLimit`.
+        """`store_host` is the advertised ip and port, packed. `sync_ms` returns the mean time of a sync on the disks of
+        a majority, in milliseconds; 0.0 if unknown.
 
-        `before_open` is called when this term's no-op is applied, with its index and a function that opens writes; it
-        may call that later. Without a `ledger` no send is answered early.
+        `before_open` is called when this term's no-op is applied, with the index of the no-op and a function that opens
+        writes. It may call that function later. Without a `ledger` no send is answered early.
         """
         config, raw, clock = context.config, context.raw, context.clock
         self._limits, self._deadline_ms, self._index = config.limits, config.send.deadline_ms, config.index.enabled
@@ -188,8 +189,8 @@ class Proposals:
         self.topics.forget()  # the slots still have the former acknowledgement level
 
     def degrade(self, in_contact: Callable[[], bool] | None) -> None:
-        """Answers new sends of the default level at level `leader` from now on, while `in_contact` is true; None ends
-        this. Sends that already wait keep their level. After the end, all of them wait for the commit."""
+        """Gives new sends of the default level the level DEGRADED (`Ack`) from now on, while `in_contact` is true; None
+        ends this. Sends that already wait keep their level. After the end, all of them wait for the commit."""
         self.early.degrade(in_contact)
         if in_contact is None:
             self._acks &= ~Ack.DEGRADED
@@ -258,7 +259,7 @@ class Proposals:
         self, commands: list[Command], done: Done, session: CommitSession | None = None, author: str = ""
     ) -> None:
         """Queues commands for one COMMAND entry, or CHANGE entry if there is an `author`. Encodes and measures them
-        first, so that the caller learns at once what is wrong."""
+        first, so that the caller learns at once what is wrong. Calls `done` with FAIL if this node does not lead."""
         if not self._open_term:
             done(ProposeResult(Outcome.FAIL, [], None, "this node does not lead"))
             return
@@ -276,7 +277,8 @@ class Proposals:
         return self._strict.find(send, hashes)
 
     def wait_for_strict(self, first: StrictName, told: Callable[[bool], None]) -> None:
-        """Calls `told` in a later turn with True once that send is decided, or with False at the deadline."""
+        """Calls `told` in a later turn: with True once the send named `first` is decided, or with False after
+        `send.deadline_ms` if it is still undecided."""
         self._strict.wait(first, self.now_ms + self._deadline_ms, told)
 
     def unanswered_of(self, paths: Collection[ReplyTo]) -> list[Send]:
@@ -355,9 +357,9 @@ class Proposals:
         return True
 
     def on_committed(self, entries: list[Entry]) -> None:
-        """Answers plain sends of entries that are committed, on this node's disk, and applied before anything else
-        happens on the event loop. The entries stay pending until then. Answers keep the order of the log: a send behind
-        an unanswered request keeps waiting."""
+        """Answers plain sends of entries that are about to be applied: they are committed and on this node's disk, and
+        nothing else runs on the event loop before they are applied. The entries stay pending until they are applied.
+        Answers keep the order of the log: a send behind an unanswered request keeps waiting."""
         if self._acks:
             return
         first, last = entries[0].index, entries[-1].index
@@ -366,7 +368,7 @@ class Proposals:
             # one.
             if index > last or index < first or waiter.built is None or waiter.muted:
                 return
-            # The entry is another leader's, so the requests that wait here are lost. on_applied answers them.
+            # If the entry is another leader's, the requests that wait here are lost. on_applied answers them.
             if waiter.id.term != entries[index - first].term:
                 return
             try:
@@ -395,7 +397,7 @@ class Proposals:
             waiter = pending.pop(entry.index, None)
             if waiter is not None and waiter.id.term == entry.term:
                 self._settle(waiter, results)
-            # The applied entry has another term, so this node's entry is lost. Its requests can be sent again safely.
+            # If the applied entry has another term, this node's entry is lost. Its requests can be sent again safely.
             elif waiter is not None:
                 self._lost(waiter)
         # Terms never fall along the log: an entry of an older term cannot follow the last one applied.
@@ -411,7 +413,7 @@ class Proposals:
     def _open_writes(self, raw: RawNode, term: int) -> None:
         """Opens writes, after the no-op of `term` is applied: counters start from applied state, without what an old
         term had in flight."""
-        # The comparison of sums took time, so the term for which it was made may be over.
+        # `before_open` may have waited for other nodes, so the term for which it was called may be over.
         if self._open_term or raw.role is not Role.LEADER or raw.term != term:
             return
         self.topics.begin_term()
@@ -441,7 +443,7 @@ class Proposals:
         decide_each(sends)
         self._strict.decided(sends)
         for send in sends:
-            if send.done is not None:  # the next leader finds the reason for this copy in its own state
+            if send.done is not None:  # the next leader finds in its own state that this copy is needed
                 send.hold.answered()
                 contain("ending a copy", send.done, Outcome.FAIL)
         sends = [send for send in sends if send.done is None]
@@ -459,7 +461,7 @@ class Proposals:
         if now >= self.figures.hot.ends_ms:
             self.figures.hot.end_window(now)
         for entry in self._pending.values():
-            # The outcome is UNKNOWN and never FAIL: the entry stays pending and may be applied in a moment.
+            # An overdue request gets UNKNOWN and never FAIL: its entry stays pending and may be applied in a moment.
             if entry.arrived_ms + entry.patience_ms <= now and not entry.answered:
                 self._give_up(entry, now)
         self.flow.look(now, leads=self._open_term != 0)
@@ -486,8 +488,9 @@ class Proposals:
             self.figures.proposed(pending, 0, size_bytes)
 
     def _propose_checked(self, raw: RawNode) -> bool:
-        """Proposes the sends to topics that waiting commands change: what was checked against a topic goes before a
-        change of it, so that apply never rejects a row. Returns False if some are left for the next turn."""
+        """Proposes the sends to topics that waiting commands change. A send that was checked against a topic must be in
+        the log before the change of the topic, so that apply never rejects a row. Returns False if some sends are left
+        for the next turn."""
         queue = self._sends
         for _ in range(CHECKED_PER_TURN):
             if not queue.is_hastened and not queue.hasten(self.topics.barriers):
@@ -503,8 +506,8 @@ class Proposals:
         pending, queue, most = self._pending, self._sends, self._limits.batches_inflight_max
         few, count = min(most, SMALL_BATCHES_INFLIGHT), len(pending)
         if count >= few:
-            # Commands do not wait for the window, so their entries must not close it for sends either: a flood of them
-            # would leave these one entry at a time, or none (seeds 942500110, 958500034).
+            # Commands do not wait for the window, so their entries must not close it for sends either: a flood of
+            # commands would leave the sends one entry at a time, or none (simulator, seeds 942500110, 958500034).
             count = sum([1 for entry in pending.values() if entry.sends])
         if count < few:
             return True
@@ -550,7 +553,7 @@ class Proposals:
             if effects:
                 self._effects.put_back()
             if isinstance(error, (NotLeaderError, ProposalDroppedError)):
-                # They go to the front of the queue in their order, because they were checked first.
+                # The sends go to the front of the queue in their order, because they were checked first.
                 self._sends.put_back(sends)
                 raise
             self._unbuildable_sends(sends, error)
@@ -583,7 +586,7 @@ class Proposals:
             self.topics.barriers.lower_for(waiter.calls)
             self._look_if_closed()
             self.offsets.decided(waiter.calls)
-            self._paced.look()  # before the client that has set a quota is answered
+            self._paced.look()  # so that a new quota holds before the client that has set it is answered
         took_s = self.figures.settled(waiter, Outcome.OK, len(waiter.sends), len(waiter.calls))
         if waiter.sends and waiter.built is not None:
             if self._limit.watching:

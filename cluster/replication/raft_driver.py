@@ -1,13 +1,16 @@
 """Implements the driver, the only owner of the RawNode (the Raft core). Inputs collect in an inbox. One turn of the
 driver processes them and carries out the Ready (the core's pending work).
 
-Rules of this file: - Nothing here awaits. Between looking at the RawNode and changing it, nothing else runs. - Writes
-of a Ready go to the append lane; messages that depend on them are sent when the lane reports, in the order of the
-lane's jobs. A lane that does small work on the loop reports before `submit` returns. The same turn then processes the
-report. - Apply sees only entries that are committed *and* on this node's own disk (the core gives out no others). - A
-peer counts as silent only after the sockets have been read: a turn processes its inbox before its ticks, and a late
-tick waits until the sockets have been read. - A lane failure is final: the node stops taking part, and its peers
-continue without it.
+Rules of this file:
+
+* Nothing here awaits. Between looking at the RawNode and changing it, nothing else runs.
+* Writes of a Ready go to the append lane. Messages that depend on them are sent when the lane reports, in the order of
+  the lane's jobs. A lane that does small work on the loop reports before `submit` returns. The same turn then processes
+  the report.
+* Apply sees only entries that are committed *and* on this node's own disk (the core gives out no others).
+* A peer counts as silent only after the sockets have been read: a turn processes its inbox before its ticks, and a late
+  tick waits until the sockets have been read.
+* A lane failure is final: the node stops taking part, and its peers continue without it.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ class MessageSender(Protocol):
     """Sends Raft messages to peers. Sending never blocks; a message may be lost."""
 
     def send(self, messages: Iterable[Message]) -> None:
-        """Queues messages to peers. The driver calls it so that each peer gets one write per turn."""
+        """Queues messages to peers. The messages of one call to one peer are sent with one write per connection."""
 
 
 class Proposer(Protocol):
@@ -120,7 +123,8 @@ class DriverInbox:
             self.wake()
 
     def peer_closed(self, peer: NodeId) -> None:
-        """Records that a peer closed its connection: if the peer is the leader, this starts a pre-vote at once."""
+        """Records that a peer closed its connection. If that peer leads, a pre-vote starts in the next turn or within
+        two ticks."""
         self.closed_peers.append(peer)
         self.wake()
 
@@ -205,7 +209,8 @@ class RaftDriver:
         self.wake()
 
     def stop(self) -> None:
-        """Stops taking part in the cluster; work still on the lanes is dropped when it completes."""
+        """Stops taking part in the cluster, and tells waiting reads that they are not confirmed. Reports of work that
+        is still on the lanes are ignored."""
         self._inbox.stopped = True
         if self._timer:
             self._timer.cancel()
@@ -238,7 +243,7 @@ class RaftDriver:
                 self._handle(raw.ready())
                 if inbox.persisted or inbox.applied:  # a lane that runs on the event loop is done already
                     rounds -= 1
-                    # The rest waits for another turn: peers and timers get theirs, however quick the disk is.
+                    # The rest waits for another turn, so that peers and timers are served, however quick the disk is.
                     if not rounds:
                         break
                     for persisted in inbox.persisted:
@@ -250,7 +255,7 @@ class RaftDriver:
             self.fail(error)
         inbox.turning = False
         if inbox.persisted or inbox.applied or self.raw.unsent:
-            self.wake()  # the next turn takes up what is ready, too
+            self.wake()  # the next turn also handles what is ready
 
     def fail(self, error: BaseException) -> None:
         """Stops the node's part in the cluster permanently, because of a storage error or an impossible state."""
@@ -291,7 +296,8 @@ class RaftDriver:
             drains, inbox.persisted = inbox.persisted, []
             for persisted in drains:
                 self._jobs_out -= persisted.jobs
-                # None if there were no entries, or no space for them: no more entries are on disk than before.
+                # `last` is None if there were no entries, or no space for them: no more entries are on disk than
+                # before.
                 if persisted.last is not None:
                     raw.persisted(persisted.last)
                     self.stages.synced.append((persisted.last.index, self._now_ms))

@@ -40,13 +40,14 @@ class RepeatedSends:
         return self._queue.find(producer_id, sequence) or self._paced.find(producer_id, sequence)
 
     def share(self, entry: PendingEntry, at: int, send: Send, *, room: bool) -> None:
-        """Lets a repeated request share the outcome of its first arrival, at position `at` of a proposed entry. It
-        replaces the first if that needs no answer any more; otherwise it may wait beside it, if `room`."""
+        """Lets a repeated request share the outcome of its first arrival, at position `at` of a proposed entry. The
+        repetition takes the place of the first arrival if that has been answered, if its connection has closed, or if
+        there is no `room` for both. Otherwise both wait for an answer."""
         old = entry.sends[at]
-        # The first arrival has been answered (UNKNOWN, or early), so the repetition takes its place.
+        # If the first arrival has been answered (UNKNOWN, or early), the repetition takes its place.
         if at in entry.muted:
             entry.muted.remove(at)
-        # Both may still receive an answer: this node does not know on which connection the client waits.
+        # Otherwise both stay if there is room: this node does not know on which connection the client waits.
         elif room and not old.connection.closed:
             self._twins.add(send)
             return

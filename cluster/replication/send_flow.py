@@ -61,7 +61,7 @@ class SendFlow:
         sync_ms: Callable[[], float],
         metrics: ProposalFigures | None = None,
     ) -> None:
-        """`sync_ms` is passed to `AdmissionLimit`."""
+        """`sync_ms` returns the mean time of a sync on the disks of a majority, in milliseconds; 0.0 if unknown."""
         config, clock = context.config, context.clock
         self._clock, self._raw, self._wake = clock, context.raw, context.wake
         self._state, self._gate = state, gate
@@ -89,7 +89,7 @@ class SendFlow:
         """Counts what the topics with learnt limits get."""
 
     def reload(self, config: Config) -> None:
-        """Applies other limits."""
+        """Applies changed limits."""
         self.queue.reload(config.limits)
         self.paced.reload(config)
         self.limit.reload(config.flow)
@@ -108,7 +108,8 @@ class SendFlow:
 
     def admit(self, sends: list[Send], now_ms: int) -> list[Send]:
         """Returns the sends of one read that are within the quota of their owner; they have no hold yet. The others
-        wait in `paced`, or are refused if there is no room. Called while `paced.active`."""
+        wait in `paced`, or are refused because there is no room to wait or their topic's backlog is full. Called while
+        `paced.active`."""
         going, refused = self.paced.admit(sends, now_ms)
         for send, bucket in refused:
             send.hold = self._gate.hold_answer(send.connection.in_flight, send.size)
@@ -134,8 +135,8 @@ class SendFlow:
                 self._refuse_paced(send, bucket, now_ms)
 
     def topic_changes(self, name: str, now_ms: int) -> None:
-        """Queues the sends to a topic of which a change will be proposed: what was checked against a topic goes before
-        a change of it."""
+        """Queues the sends to a topic of which a change will be proposed. They were checked against the present topic,
+        so they must be in the log before the change."""
         if len(self.paced):
             self._go_on(self.paced.take_to(name), now_ms)
         self.paced.backlogs.topic_changed(name)
@@ -199,7 +200,8 @@ class SendFlow:
 
 
 def _part_of_queues(state: BrokerState, topic: str) -> Fraction:
-    """Returns the part of a topic's queues for sends that this group of brokers has."""
+    """Returns the share of a topic's write queues that this group of brokers has, from 0 to 1; WHOLE if the topic does
+    not exist, has no write queues, or is not placed in particular groups."""
     config, groups = state.topics.get(topic), state.broker_groups
     if config is None or not config.place:
         return WHOLE

@@ -32,7 +32,7 @@ SLICES = b"raftmq-w"
 attempt."""
 _OWNER_SIZE = 8
 _NAMES_MAX = 4096
-"""The names that are kept: about 500 bytes each."""
+"""The most names of sessions whose ids are cached; each takes about 500 bytes."""
 
 
 class SessionKind(IntEnum):
@@ -54,13 +54,13 @@ class SessionIds(NamedTuple):
     """The ids of the session that a client names, or that a node gave its connection."""
 
     own: bytes
-    """The session in which its sends are recorded."""
+    """The id of the session in which the client's sends are recorded."""
     unowned: bytes = b""
-    """The session of the same name without a user, which belongs to the first user who uses it; b"" if that is `own`.
-    It is only looked at."""
+    """The id of the session of the same name without a user, which belongs to the first user who uses it; b"" if that
+    is `own`. Sends are looked up in this session, but not recorded there."""
     before: bytes = b""
-    """The session in which its sends were recorded below OWNERS_LEVEL; b"" if that is `own`, or there can be none. It
-    is only looked at."""
+    """The id of the session in which the client's sends were recorded below OWNERS_LEVEL; b"" if that is `own`, or
+    there can be none. Sends are looked up in this session, but not recorded there."""
 
 
 def names_of(kind: SessionKind, owner: int, brought: bytes, level: int) -> SessionIds:
@@ -76,7 +76,7 @@ def names_of(kind: SessionKind, owner: int, brought: bytes, level: int) -> Sessi
 def names_in(kind: SessionKind, owner: int, text: str, level: int) -> SessionIds:
     """Returns the ids of the session that a client names in the field raftmqPid; NO_NAMES if `text`, its value, is
     malformed."""
-    # Checked first, because a long text must not be kept.
+    # The length is checked before the cached call, because the cache must not keep a long text.
     return _names_in(kind, owner, text, level) if len(text) == 2 * ID_SIZE else NO_NAMES
 
 
@@ -89,7 +89,7 @@ def _names_in(kind: SessionKind, owner: int, text: str, level: int) -> SessionId
         brought = bytes.fromhex(text)
     except ValueError:
         return NO_NAMES
-    # Needed because `fromhex` skips blanks.
+    # The length is checked again, because `fromhex` skips blanks.
     return names_of(kind, owner, brought, level) if len(brought) == ID_SIZE else NO_NAMES
 
 

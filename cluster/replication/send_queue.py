@@ -64,10 +64,10 @@ class SendQueue:
         self._limits = limits
         self._admission = admission
         self.waiting: deque[Send] = deque()
-        """The sends that came last, oldest first. All of them, unless some are in `_fair`."""
+        """The sends that came last, oldest first. All sends, unless some are in `_fair` or `_returned`."""
         self._mixed = False
-        """True if they are of several owners or topics. Updated once per read of a connection. A read has one owner; if
-        it has several topics, this is noticed at the next read."""
+        """True if the sends in `waiting` are of several owners or topics. Updated once per read of a connection. A read
+        has one owner; if it has several topics, this is noticed at the next read."""
         self._replaced = False
         """True if the sends may not be in the order of their arrival: a repetition may have replaced its first arrival,
         or a send may have been added late."""
@@ -99,7 +99,7 @@ class SendQueue:
         self._limits = limits
 
     def add(self, sends: list[Send], size: int) -> None:
-        """Adds sends of one read, or one, of `size` bytes together."""
+        """Adds one send, or the sends of one read of a connection. `size`: the bytes of their requests together."""
         waiting = self.waiting
         if waiting and not self._mixed:
             self._mixed = competes(sends[0], waiting[-1])
@@ -145,7 +145,8 @@ class SendQueue:
 
     @property
     def has_light(self) -> bool:
-        """True while an owner that sends less than its share has to wait for other owners' sends in flight."""
+        """True if an owner has lately sent less than its share while others sent more than an entry takes
+        (`FairOrder.has_light`)."""
         return self._fair.has_light
 
     def first(self) -> Send:
@@ -203,7 +204,7 @@ class SendQueue:
         return bool(self._returned)
 
     def hasten(self, topics: Container[str]) -> bool:
-        """Moves the sends to these topics to the front. Returns False if there are none."""
+        """Moves to the front all sends whose topic is one of `topics`. Returns False if there are none."""
         sends = self.take_where(lambda send: send.slot.name in topics)
         self._returned.extend(sends)
         self.bytes += sum([send.size for send in sends])
@@ -220,7 +221,7 @@ class SendQueue:
         self._came([new])
 
     def take_older(self, before_ms: int) -> list[Send]:
-        """Removes and returns the sends that came at or before that time."""
+        """Removes and returns the sends that came at or before `before_ms`."""
         if self._replaced:
             return self.take_where(lambda send: send.received_ms <= before_ms)
         late = [send for send in self._returned if send.received_ms <= before_ms]
@@ -238,8 +239,9 @@ class SendQueue:
         self._fair.demote(topics)
 
     def take_longest(self, size: int, count: int, limit: int) -> list[Send]:
-        """Removes and returns sends of clients until they have `size` bytes, at most `count`: those that have waited
-        longest, of the owners with the most sends, and above their share of `limit` bytes."""
+        """Removes and returns sends of clients: as many as needed for `size` bytes, and at most `count`. Takes the
+        oldest sends of the owners whose waiting sends cost most. Each owner keeps an equal share of `limit` bytes
+        (`FairOrder.take_longest`)."""
         self._sort()
         taken = self._fair.take_longest(size, count, limit)
         self._gone(taken)
@@ -270,7 +272,7 @@ def slot_of(config: TopicConfig, default: int, cursor: Callable[[int, int], Queu
     """Returns the topic as the send path needs it. `default`: the acknowledgement level if the topic names none."""
     dedup = config.attributes.get("dedup", "retry")
     if dedup == "strict" and config.name[0] == "%":
-        dedup = "retry"  # a message sent back again has the key and body of the copy before
+        dedup = "retry"  # a message that is sent back again has the key and body of the copy before it
     queues = max(config.read_queues, config.write_queues)
     ack = NAMES.get(config.attributes.get(ATTRIBUTE, ""), default)
     return TopicSlot(config.name, config.id, config.write_queues, queues, config.perm, dedup, cursor, ack)

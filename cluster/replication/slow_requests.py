@@ -33,10 +33,10 @@ until it is on the leader's own disk. majority: until it is committed. apply: un
 QUOTA = "quota"
 """The stage of a send that waited for a quota: from receipt until it might go on."""
 LEADER = "leader"
-"""The stage of a request on a node that forwarded it: until a leader had answered or was found. A request that makes no
-entry otherwise has the stage of its verb (`cluster.requests.verb.Stage`)."""
+"""The stage of a request that a node held to forward it to the leader: from its arrival until the node no longer held
+it. Any other request that makes no entry has the stage of its verb (`cluster.requests.verb.Stage`)."""
 TOLD = ("topic", "consumerGroup", "producerGroup", "group")
-"""The header fields that name the object of a request in the log line."""
+"""The header fields that name the topic or group of a request. The log line contains their values."""
 
 
 class AnsweredRequest(Protocol):
@@ -91,7 +91,8 @@ class SlowRequests:
         self._figures = figures
         self._sends = "sends" if figures is None else figures.sends
         self.bound_ms = math.inf
-        """The milliseconds above which a request is slow; callers compare with it before they call."""
+        """The milliseconds from which on a request is slow; infinite if no request counts as slow. Callers of `settled`
+        and `passed_on` compare with it first."""
         self._entry: dict[str, float] | None = None
         """The stages, with their milliseconds, of the slow entry whose commands are being answered; None if there is
         none."""
@@ -121,7 +122,7 @@ class SlowRequests:
             sends,
             now_ms,
             {
-                "client": _address(getattr(first.connection, "peer_address", None)),  # its own copies have none
+                "client": _address(getattr(first.connection, "peer_address", None)),  # the broker's copies have none
                 "topic": first.slot.name,
                 "requests": sends,
                 "term": waiter.id.term,
@@ -136,7 +137,7 @@ class SlowRequests:
 
     def _stages_of(self, waiter: PendingEntry, arrived_ms: float, now_ms: float) -> dict[str, float]:
         """Returns the milliseconds that each stage of an entry took. A stage that has not ended gets all the time since
-        the one before it."""
+        the end of the stage before it."""
         synced_ms, committed_ms = self._stages.of(waiter.id.index)
         ended, spent = arrived_ms, dict[str, float]()
         paced_ms = max([send.paced_ms for send in waiter.sends if send.received_ms <= arrived_ms], default=0)
@@ -152,8 +153,8 @@ class SlowRequests:
     # --- all other requests ------------------------------------------------------------------------------------------
 
     def answered(self, request: AnsweredRequest, response: int, arrived_s: float) -> None:
-        """Examines a request that came at `arrived_s` and is answered now. `arrived_s` is infinite for a pull that was
-        held, which never counts as slow."""
+        """Examines a request that came at `arrived_s` (monotonic seconds) and is answered now. `arrived_s` is infinite
+        for a pull that was held, which never counts as slow."""
         now_s = self.clock_s()
         seconds = now_s - arrived_s
         if seconds < 0:
@@ -207,7 +208,8 @@ def _address(peer: tuple[str, int] | None) -> str:
 
 
 def _objects(ext: Mapping[str, str]) -> dict[str, object]:
-    """Returns topic and group, as far as the header names them, cut to their usual lengths."""
+    """Returns the topic and the group that the header names, each cut to 255 characters, under the keys "topic" and
+    "group". A key is absent if the header does not name it."""
     found: dict[str, object] = {}
     for name in TOLD:
         if name in ext:
@@ -236,7 +238,8 @@ class ProposalFigures(Protocol):
         """Counts messages of one topic that were acknowledged; called once per topic and entry."""
 
     def learnt(self, outcome: str, messages: int) -> None:
-        """Counts messages of a topic with learnt limits as "within" or "over" them, and as "cut"."""
+        """Counts messages of a topic with learnt limits. `outcome`: "within" or "over" the limits, or "cut" for
+        messages that were refused in an overload because their topic was over its limits."""
 
 
 class ProposalMetrics:

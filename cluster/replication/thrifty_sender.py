@@ -1,5 +1,5 @@
-"""Sends the driver's messages with `replication.thrifty`: some appends are held back by `raftlog.core.held_appends`,
-which says which and why. This module supplies its clock and timer, and tells it of acknowledgements.
+"""Sends the driver's messages if `replication.thrifty` is on: some appends are held back. `raftlog.core.held_appends`
+decides which. This module gives it the time, calls it when a held append is due, and tells it of acknowledgements.
 
 It sits between the driver and the transport, and the driver does not know of it: to the driver, a message that waits
 here looks like a message on a slow network.
@@ -61,8 +61,8 @@ class ThriftySender:
         self._receive(message)
 
     def flush(self, raw: RawNode) -> None:
-        """Sends the held messages, before anything is proposed, if the beginning of the turn gave a reason to send
-        them. Then calls the driver's `flush`."""
+        """Sends the held messages if there is a reason to send everything at once (`HeldAppends.why_whole`). Then calls
+        `flush`, which proposes queued requests."""
         if self.appends.held and self.appends.why_whole():
             self._inner.send(self.appends.give_out())
         self._flush(raw)

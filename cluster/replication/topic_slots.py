@@ -1,9 +1,9 @@
 """Keeps the data of topics that the send path needs, in one term of leadership: what may be sent to each topic, and the
 next offset of each queue.
 
-A slot is kept until its topic, or what all topics depend on, changes. While a change of the topic is proposed and not
-applied, there is no slot: sends that were checked against a topic are in the log entirely before or after a change of
-it. So apply never has to reject a row.
+A slot is kept until its topic changes, or anything else that slots are made of, such as the default acknowledgement
+level. While a change of the topic is queued or proposed and not applied, there is no slot: sends that were checked
+against a topic are in the log entirely before or after a change of it. So apply never has to reject a row.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class TopicSlots:
         """Decides whether sends are refused because the group drains."""
 
     def slot(self, topic: str) -> TopicSlot | None:
-        """Returns the topic's slot; None if it does not exist or a change of it is pending."""
+        """Returns the topic's slot; None if the topic does not exist, a change of it is pending, or the log is
+        closed."""
         slot = self._slots.get(topic)
         if slot is None:
             config = self._state.topics.get(topic)
@@ -50,14 +51,15 @@ class TopicSlots:
             if config is None or self.changing(topic):
                 return None
             slot = self._slots[topic] = slot_of(config, self._early.default, self._cursor)
-            # The slot has no permission to write, instead of being absent, so that clients ask for their route again.
+            # If the group takes no sends to the topic, the slot is not absent but has no permission to write, so that
+            # clients ask for their route again.
             if not self.drain.takes(topic):
                 slot.perm &= ~PERM_WRITE
         return slot
 
     def changing(self, topic: str) -> bool:
-        """Returns True while a proposed change of the topic is not applied: its sends wait. Returns True for every
-        topic if the log is closed or about to be."""
+        """Returns True while a change of the topic is queued or proposed and not applied: sends to the topic wait.
+        Returns True for every topic if the log is closed or about to be."""
         return topic in self.barriers or self.drain.is_closed
 
     def refuse_topics(self, gathered: frozenset[str]) -> None:
@@ -99,7 +101,7 @@ class TopicSlots:
 
 
 class TopicBarriers:
-    """Topics with a change that is proposed and not applied: sends to them wait behind the change."""
+    """Topics with a change that is queued or proposed, and not applied: sends to them wait behind the change."""
 
     def __init__(self) -> None:
         self._count: dict[str, int] = {}

@@ -1,6 +1,6 @@
 """Counts entries and messages for the metrics: what this node proposed, settled and stored.
 
-All are updated once per batch, never per message. docs/metrics.md lists names and meanings.
+The counts are updated once per batch, never per message. docs/metrics.md lists names and meanings.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ class TrafficMetrics(ServiceMetrics):
         self._stored.add(topic, messages, size_bytes)
 
     def learnt(self, outcome: str, messages: int) -> None:
-        """Counts messages of a topic with learnt limits as "within" or "over" them, and as "cut"."""
+        """Counts messages of a topic with learnt limits. `outcome`: "within" or "over" the limits, or "cut" for
+        messages that were refused in an overload because their topic was over its limits."""
         counts = self._learnt.values
         counts[outcome] = counts.get(outcome, 0) + messages
 

@@ -1,4 +1,4 @@
-"""Estimates of the bytes of large answers, for which memory is reserved before anything is read."""
+"""Estimates the bytes of large answers. That much memory is reserved before anything is read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from statemachine.broker_state import BrokerState
 
 TOPIC_BYTES, GROUP_BYTES = 80, 640
-"""Estimated bytes of one topic's name in a list, and of one consumer group's settings."""
+"""Estimated bytes of the name of one topic or consumer group in a list, and of one consumer group's settings."""
 RULE_BYTES = 250
 """Estimated bytes of a rule, and of a user, in a list."""
 QUEUE_BYTES = 240

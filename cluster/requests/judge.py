@@ -1,9 +1,10 @@
 """Decides which requests a user may make, by the topics and groups that they name. The protocol of the request does not
 matter.
 
-Some requests find a message or an attempt by its position, id or handle. Their handlers check the rights again, by what
-is stored there (`cluster.broker.rights`); `Verb.stored` says which right they ask for. A request code without a row in
-the table of verbs needs a Super (an administrator).
+Some requests name a message by its position, id or handle, or an attempt of a staged write by its number. Their
+handlers check the rights again, for the topic or the group that is stored with it (`cluster.broker.rights`);
+`Verb.stored` says which rights they check. A request code without a row in the table of verbs needs a Super (an
+administrator).
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def needs_of(code: int, ext: Ext, body: bytes, cluster: str) -> Sequence[Need] |
                 kind = KIND_NAMES[need.kind].lower()
                 raise Refused(Reason.INVALID, f"a {kind} of {len(need.name)} characters; {NAME_LENGTH_MAX} are allowed")
             found.append(need)
-            # The request is refused. If only its first names were judged, the others would be allowed unjudged.
+            # The whole request is refused. If only its first names were judged, the handler would act on names that
+            # were not judged.
             if len(found) > NAMES_MAX:
                 remark = f"request {code} names more than {NAMES_MAX} topics and groups: send it in parts"
                 raise Refused(Reason.INVALID, remark)
@@ -61,8 +63,9 @@ def needs_of(code: int, ext: Ext, body: bytes, cluster: str) -> Sequence[Need] |
 class Judge:
     """Decides what callers may do, by the users, rules and mode in force. Event loop only.
 
-    off       nothing is judged, except requests about users, rules and the mode observe   every request passes; what
-    enforcing would deny is counted and logged enforce   a denied request is refused
+    In every mode, requests about users, rules and the mode itself are judged, and refused if they are denied. In the
+    mode `off`, no other request is judged. In the mode `observe`, every other request passes, and those that `enforce`
+    would refuse are counted and logged. In the mode `enforce`, every denied request is refused.
     """
 
     def __init__(self, access: Access, denials: Denials, cluster: str) -> None:
@@ -88,7 +91,7 @@ class Judge:
     def why_no_super(self, user: User | None, address: str) -> str:
         """Returns the reason why a user may not do what only a Super may, in any mode; "" if the user may. `user`: None
         if the caller has proven no user, which is always a reason."""
-        # Nobody may while there is no Super. Otherwise the first caller could make itself one.
+        # While there is no Super, nobody may do this. Otherwise the first caller could make itself a Super.
         if self.lacks_super:
             return NO_SUPER
         if user is None:

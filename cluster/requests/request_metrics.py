@@ -1,4 +1,4 @@
-"""The metrics of requests: how long they took, and how many were refused, by verb and by reason.
+"""Keeps the metrics of requests: how long they took, by verb, and how many were refused, by reason.
 
 All are updated once per batch or request, never per message. docs/metrics.md lists names and meanings.
 """
@@ -18,7 +18,7 @@ from cluster.runtime.figures.service_metrics import ServiceMetrics
 from raftmq_wire.codes import RequestCode, ResponseCode
 
 BOUNDS_MS = (1.0, 3.0, 5.0, 7.0, 10.0, 100.0, 1000.0, 2000.0, 3000.0, inf)
-"""Upper bounds of the buckets of request latency in milliseconds; RocketMQ's."""
+"""Upper bounds of the buckets of request latency, in milliseconds. RocketMQ has the same."""
 REMOTING = "remoting"
 _SENT = {
     Outcome.OK: ResponseCode.SUCCESS,
@@ -29,8 +29,8 @@ _RESPONSES = {code.value: code.name.lower() for code in ResponseCode}
 
 
 class RequestMetrics(ServiceMetrics):
-    """Counts requests and their latencies for the metrics. Implements `slow_requests.RequestFigures`. Event loop
-    only."""
+    """Counts requests and their latencies for the metrics. Implements `RequestFigures` of
+    `cluster.replication.slow_requests`. Event loop only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,7 +91,8 @@ class RequestMetrics(ServiceMetrics):
         counts[limit] = counts.get(limit, 0) + 1
 
     def code_refused(self, code: str, language: str) -> None:
-        """Counts a request whose code is not supported; both labels have few values."""
+        """Counts a request whose code is not supported. `code`: the code as text, and `language`: that of the client;
+        the caller replaces rare values, so that there are few series."""
         self._codes_refused.labels(code, language).inc()
 
     def denied(self, *, enforced: bool) -> None:
@@ -100,7 +101,8 @@ class RequestMetrics(ServiceMetrics):
         self._denied.labels("denied" if enforced else "observed").inc()
 
     def queried(self, kind: str, outcome: str) -> None:
-        """Counts an answered query of single messages by "key" or "id": "found", "none" or "refused"."""
+        """Counts an answered query of single messages. `kind`: "key" or "id". `outcome`: "found", "none" or
+        "refused"."""
         self._queries.labels(kind, outcome).inc()
 
     @property

@@ -1,5 +1,5 @@
-"""The table of all verbs, and what is computed from its rows once: sets of request codes for the hot path, and the
-mapping of codes to handlers."""
+"""Defines the table of all verbs, and computes sets of request codes from its rows, once, for the hot path. Also checks
+that the handlers of a node fit the table."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def too_long(code: int, size: int) -> str | None:
 
 
 def by_row(handlers: dict[int, Any]) -> dict[int, Any]:
-    """Returns the handlers by request code. Raises ValueError if one has no row, or a row that is no send has none, so
-    that the node does not start."""
+    """Returns `handlers` (request code -> handler) as it is, if it fits the table. Raises ValueError if a handler has
+    no row, if a row that is no send has no handler, or if a row for sends has one. The node then does not start."""
     wanted = VERBS.keys() - SENDS
     if both := sorted(handlers.keys() ^ wanted):
         raise ValueError(f"request codes {both} have a row in cluster.requests.table or a handler, and not both")

@@ -1,4 +1,4 @@
-"""One verb: a request that clients may make, with all its properties except for its handler."""
+"""Defines the verb: a kind of request that clients may make, with all its properties except for its handler."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ class Verb(NamedTuple):
     caught up would seem behind. A consumer that takes a queue over would also read messages again which the former
     owner had committed without waiting for an answer. "" if the request reads no offsets."""
     may_hand_over: bool = False
-    """True if the handler may find that another node has to answer. The request is then kept in its encoded form, to be
-    forwarded."""
+    """True if the handler may find that another node has to answer. The request is therefore kept in its encoded form,
+    so that it can be forwarded."""
     stated: Stated = Stated.NOTHING
     in_line: bool = False
     """True if the request reaches the leader in the order in which its connection sent it. A query does if it must see

@@ -1,5 +1,5 @@
-"""Retention of messages, and disk space: policy, what holds the log, limits.
+"""Decides which messages a node removes, removes their files, and limits sends when the disk is nearly full.
 
-May import `cluster.state`, `cluster.replication` and below. The room decides on the event loop; it reads and deletes on
-a lane's thread. The node and `cluster.admin` call it.
+May import `cluster.requests` and the layers below it. Decisions are made on the event loop; a lane's thread reads and
+deletes. The node, `cluster.tier` and `cluster.admin` call this package.
 """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def disk_of(context: NodeContext, directory: Path, proposals: Proposals, groups_here: Callable[[], int]) -> DiskSpace:
     """Makes the watch over the disk, which refuses sends and keeps the node from campaigning while the disk lacks
-    space. `directory` is DATA. `groups_here`: `KnownGroups.groups_here`."""
+    space. `directory` is DATA. `groups_here` returns the number of groups of brokers that have nodes on this disk."""
     return DiskSpace(
         context.fs,
         directory,

@@ -37,7 +37,7 @@ class _Appends:
     def __init__(self, settled: Callable[[bool], None]) -> None:
         """`settled` is called once, when every append has an outcome: with True if all of them are in the log."""
         self._settled = settled
-        self._left = 1  # One is ended when all appends are queued, so that `settled` is not called earlier.
+        self._left = 1  # `append` ends this one when all appends are queued, so that `settled` is not called earlier.
         self._failed = False
 
     def begin(self) -> None:
@@ -45,7 +45,8 @@ class _Appends:
         self._left += 1
 
     def end(self, outcome: Outcome) -> None:
-        """Records the outcome of one append. Called once more, with OK, when all appends are queued."""
+        """Records the outcome of one append. `Carrier.append` calls it once more, with OK, when all appends are
+        queued."""
         self._left -= 1
         self._failed = self._failed or outcome is not Outcome.OK
         if not self._left:

@@ -3,7 +3,7 @@
 Three stages, as space runs out:
 
 * above `retention.disk_refuse_writes_percent` the leader refuses sends (code 14) with the reason. It accepts them
-  again RESUME_POINTS below that line, so that a disk close to the limit does not flap;
+  again RESUME_POINTS below that limit, so that a disk close to it does not flap;
 * when less than the reserve is left, the append lane puts messages aside, unwritten and unacknowledged. The reserve is
   for writes that must continue: term and vote, RocksDB, checkpoints, TRIM;
 * when a write finds no space nevertheless, its messages are put aside too, and tried again every RETRY_MS.
@@ -40,12 +40,12 @@ logger = logging.getLogger(__name__)
 LOOK_EVERY_MS = 1000
 RETRY_MS = 250
 RESUME_POINTS = 2
-"""Percentage points below the line at which sends are accepted again."""
+"""Percentage points below `retention.disk_refuse_writes_percent` at which sends are accepted again."""
 RESERVE_BYTES_MAX = 512 << 20
-"""The largest reserve for each group of brokers that has nodes on the disk. Otherwise the reserve is half of the space
-above the line."""
+"""The most bytes reserved per group of brokers that has nodes on the disk. In all, at most half of the space above
+`retention.disk_refuse_writes_percent` is reserved."""
 OPENING_BYTES = 64 << 20
-"""Bytes that opening the node may write at once, because RocksDB writes its buffers to disk."""
+"""Bytes that a node may write at once when it is opened, because RocksDB then writes its buffers to disk."""
 FULL = Code("disk_full", "critical", "raftmq retention --run")
 PARKED = Code("log_waits_for_space", "critical", "df -h")
 """Keys of the alarms of this module."""
@@ -69,7 +69,7 @@ async def wait_for_space(
     ended: Callable[[], bool],
     look_every_ms: int = LOOK_EVERY_MS,
 ) -> bool:
-    """Waits until the disk has space enough to open a node again that was closed for lack of space. Returns True then;
+    """Waits until the disk has enough space to reopen a node that was closed for lack of space. Returns True then;
     returns False if `ended` returns True first. Looks at the disk every `look_every_ms` milliseconds."""
     while not ended():
         free, total = fs.free_bytes(directory), fs.total_bytes(directory)
@@ -87,7 +87,7 @@ class DiskView(msgspec.Struct, frozen=True, kw_only=True):
     free_bytes: int
     total_bytes: int
     refuse_percent: int
-    """The line above which sends are refused."""
+    """The used share of the disk, in per cent, above which sends are refused."""
     refusing: bool
     parked: str
     """The reason why the log is not written now; "" if it is written."""
@@ -96,8 +96,8 @@ class DiskView(msgspec.Struct, frozen=True, kw_only=True):
     parkings: int
     """The number of times that the log began to wait for space since the start."""
     full_in_s: int | None = None
-    """Seconds until sends are refused at the rate of the last hour; None if the disk does not fill up or the rate is
-    unknown."""
+    """Seconds until sends are refused at the rate of the last hour; None if the usage does not grow, is already above
+    `refuse_percent`, or the rate is not known yet."""
     slow_appends: int = 0
     """Appends that took longer than `log.slow_append_ms` since the start."""
 
@@ -126,7 +126,7 @@ class DiskSpace:
         self._alarms = alarms
         self._refuse = refuse
         self.retry: Signal[[]] = Signal()
-        """Tells the append lane, which asks `reserved`, to try again what it has put aside."""
+        """Called when the append lane should try to write again what it has put aside."""
         self._hold = hold
         self._groups_here = groups_here
         self._metrics = DiskMetrics(directory)
@@ -178,7 +178,8 @@ class DiskSpace:
             self.retry()
 
     def look(self) -> None:
-        """Measures the disk, then refuses or accepts sends, and raises or clears alarms."""
+        """Measures the disk, then refuses or accepts sends, and raises or clears alarms. Changes nothing if the disk
+        cannot be measured."""
         try:
             self._free, self._total = self._fs.free_bytes(self._directory), self._fs.total_bytes(self._directory)
         except OSError as error:
@@ -198,8 +199,8 @@ class DiskSpace:
         self._metrics.outlook(self._filling.full_in_ms)
 
     def on_persisted(self, persisted: Persisted) -> None:
-        """Evaluates one drain of the append lane: whether it was slow, and whether some of its writes found no space on
-        disk."""
+        """Takes the result of one batch of writes by the append lane. Counts it as slow if it was. Raises the alarm
+        PARKED if messages were put aside for lack of space, and clears it once all are written."""
         if persisted.bytes_written:
             self._appends += 1
             slow = self._slow_appends

@@ -4,11 +4,11 @@
 `retention.disk_refuse_writes_percent` within HORIZON_MS at the rate of the last hour (six times
 `retention.disk_rate_ms`). It is raised while there is still time; `disk_full` replaces it when sends are refused.
 
-`disk_slow` is raised when more than one in a hundred of this node's appends (write and fdatasync together) took longer
-than `log.slow_append_ms` over the last minute, so the 99th percentile is above that limit. A disk that has just become
-slow makes few appends, and thousands of quick ones from before would hide them for minutes; so the alarm is also raised
-when most appends of the last slice were slow, or of the first half of the present one. Every node measures its own
-disk: if all disks are slow, all nodes show it.
+`disk_slow` is raised when more than one in a hundred of this node's appends (write and fdatasync together), and at
+least SLOW_MIN, took longer than `log.slow_append_ms` over the last minute. A disk that has just become slow makes few
+appends, and thousands of quick ones from before would hide them. The alarm is therefore also raised when most appends
+of the last slice of SLICE_MS were slow, or most appends of the present slice once half of it has passed. Every node
+measures its own disk: if all disks are slow, all nodes show it.
 
 Both alarms have hysteresis: a disk that stays close to a limit does not make them flap.
 """
@@ -36,7 +36,7 @@ SAMPLES = 6 * SAMPLES_PER_RATE + 1
 """The number of samples that are kept. By default there is one each minute, so they cover an hour."""
 HORIZON_MS = 4 * 3_600_000
 RELAX_POINTS = 2
-"""Percentage points below the line at which a disk no longer counts as filling."""
+"""Percentage points below `retention.disk_max_used_percent` at which a disk no longer counts as filling."""
 
 SLICE_MS = 5_000
 SLICES = 12
@@ -58,16 +58,16 @@ class Filling:
         self._samples: deque[tuple[int, float]] = deque(maxlen=SAMPLES)
         self._why = ""
         self.full_in_ms: int | None = None
-        """Milliseconds until sends are refused, at the present rate; None while the disk is not filling up or the rate
-        is unknown."""
+        """Milliseconds until sends are refused, at the rate of the kept samples; None if the usage does not grow, sends
+        are already refused, or the rate is not known yet."""
 
     def reload(self, limits: RetentionSection) -> None:
         """Applies new limits."""
         self._limits = limits
 
     def look(self, now_ms: int, used: float, *, refusing: bool) -> None:
-        """Records the result of one check of the disk. `used` is the used share in per cent. `refusing` is True if
-        sends are already refused, for which there is another alarm."""
+        """Records the result of one check of the disk, and raises or clears the alarm. `used` is the used share in per
+        cent. `refusing` is True if sends are already refused: then another alarm (`disk_full`) replaces this one."""
         if not self._samples or SAMPLES_PER_RATE * (now_ms - self._samples[-1][0]) >= self._limits.disk_rate_ms:
             self._samples.append((now_ms, used))
         self.full_in_ms = self._full_in(now_ms, used)
@@ -89,8 +89,8 @@ class Filling:
         return int(left / grown * elapsed)
 
     def _reason(self, used: float) -> str:
-        """Returns the alarm's text. The text stays the same as long as the reason does, because an alarm with another
-        text is news."""
+        """Returns the reason for the alarm; "" if there is none. It contains no measured number: an alarm that is
+        raised again with another text counts as news."""
         line = self._limits.disk_max_used_percent
         if used > line - (RELAX_POINTS if self._why else 0):
             return f"it is above retention.disk_max_used_percent = {line}"

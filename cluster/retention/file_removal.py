@@ -23,7 +23,7 @@ FILES = Code("trimmed_files_left", "warning", "raftmq retention")
 
 
 class FileRemoval:
-    """Has the lane remove files, one every `delete_gap_ms`. Event loop only."""
+    """Has retention's lane remove files, one every `delete_gap_ms`. Event loop only."""
 
     def __init__(
         self,
@@ -39,7 +39,8 @@ class FileRemoval:
         self._gap_ms = rules.delete_gap_ms
         self._files: deque[Path] = deque()
         self._failed: set[Path] = set()
-        """Files that could not be removed. They are skipped until all other files are gone, and then tried again."""
+        """Files that could not be removed. They are skipped until all other files are gone, and tried again AGAIN_MS
+        after that."""
         self._due_ms = 0
         self._removing = False
 

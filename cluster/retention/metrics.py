@@ -60,7 +60,8 @@ class RetentionMetrics(ServiceMetrics):
         self._removals.set(self._state.removing)
 
     def pinned(self, position: int, age_ms: int, held_bytes: int) -> None:
-        """Shows what pins the log, as found by the last run."""
+        """Sets the metrics of the lowest waiting message, as found by the last run: its position, its age, and the
+        bytes of log that waiting messages hold."""
         self._pinned_position.set(position)
         self._pinned_age.set(age_ms / 1000)
         self._held.set(held_bytes)
@@ -71,7 +72,8 @@ class RetentionMetrics(ServiceMetrics):
         self._carried_bytes.inc(size_bytes)
 
     def log(self, position: int, size_bytes: int, files_left: int, bytes_left: int) -> None:
-        """Shows where the log begins, how long it is, and how many files below the TRIM are left."""
+        """Sets the metrics of the log: the position at which it begins, its size, and the files below the TRIM that are
+        left, with their bytes."""
         self._position.set(position)
         self._bytes.set(size_bytes)
         self._left.set(files_left)
@@ -97,13 +99,13 @@ class DiskMetrics(ServiceMetrics):
         self.slow_append = self.counter("raftmq_slow_appends", "Appends that took longer than log.slow_append_ms")
 
     def disk(self, used: float, *, refusing: bool, parked: bool) -> None:
-        """Sets the figures of the disk to those of the last check."""
+        """Sets the figures of the disk to those of the last check. `used` is a share, 0 to 1."""
         self._used.set(used)
         self._refusing.set(refusing)
         self._log_waits.set(parked)
 
     def outlook(self, full_in_ms: int | None) -> None:
-        """Sets the time until the disk will be full, by the last check; None: it does not fill up."""
+        """Sets the time until sends will be refused, as estimated by the last check; None: no such time is expected."""
         self._full_in.set(float("inf") if full_in_ms is None else full_in_ms / 1000)
 
     def collect(self) -> Iterator[Metric]:

@@ -1,5 +1,5 @@
 """Reads, on a lane, the waiting messages that pin the log: those that wait for their time or their transaction
-(docs/adr/0054)."""
+(docs/adr/0054). Raises an alarm if they hold the log for long."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class PinnedRow(NamedTuple):
     tag_hashes: tuple[int, ...]
     """One hash of the tag per message; 0 for half messages, whose hash is only needed in the copy that is delivered."""
     drop: Command
-    """The command that ends this row if its topic was deleted."""
+    """The command that removes this row. It is proposed if the row's topic was deleted."""
 
 
 class Slice(NamedTuple):
@@ -65,7 +65,7 @@ class Slice(NamedTuple):
 
 
 class LogBytes:
-    """The log of this node, as a `ReadIntact` reads it."""
+    """Gives a `ReadIntact` access to the log of this node."""
 
     def __init__(self, log: SegmentedLog) -> None:
         self.read_log = log.read_at
@@ -76,7 +76,7 @@ ReadIntact = Callable[[LogBytes, Sequence[QueueItem]], list[bytes]]
 
 
 class Pin(NamedTuple):
-    """The lowest message that waits for its time or its transaction."""
+    """The lowest message that waits for its time, its transaction, or the commit of its write."""
 
     position: int
     stored_ms: int | None
@@ -97,7 +97,8 @@ def lowest(state: BrokerState, log: SegmentedLog) -> Pin | None:
 
 
 def gather(state: BrokerState, log: SegmentedLog, job: Gather, read_intact: ReadIntact) -> Slice:
-    """Reads the slice that `job` asks for."""
+    """Returns the first rows that `job` asks for, with their messages: at most SLICE_ROWS rows and about SLICE_BYTES. A
+    row with a message that cannot be read intact is left out, and the message is listed in `damaged`."""
     rows: list[PinnedRow] = []
     damaged: list[QueueItem] = []
     size, bytes_of = 0, LogBytes(log)
@@ -138,7 +139,8 @@ def _of_half(half: HalfMessage) -> PinnedRow:
 LOG_PINNED = Code("log_pinned", "warning", "raftmq retention")
 """Key of the alarm."""
 PATIENCE_MS = 10 * 60_000
-"""Milliseconds. Carrying takes seconds: an obstacle that holds the log for so long does not go away by itself."""
+"""Milliseconds for which waiting messages may hold the log before the alarm is raised. Carrying takes seconds: an
+obstacle that holds the log for longer does not go away by itself."""
 
 
 class PinAlarm:
@@ -152,8 +154,9 @@ class PinAlarm:
         self._since_ms: int | None = None
 
     def look(self, now_ms: int, pin: Pin | None, held_bytes: int, why: str) -> None:
-        """Records the result of one run. `held_bytes` is the log that would be removed if no message waited there;
-        `why` says why the messages are not carried forward."""
+        """Records the result of one run of retention, and raises or clears the alarm. `held_bytes`: the bytes of log
+        that would be removed if no message waited there. `why`: the reason why the messages are not carried forward, ""
+        if it is not known."""
         if pin is None or held_bytes <= self._allowed:
             self._since_ms = None
             self._alarms.clear(LOG_PINNED)

@@ -91,7 +91,8 @@ class TrimDecision(NamedTuple):
     held: str = ""
     """The obstacle to giving up more; "" if there is no reason to give up more."""
     more: bool = False
-    """True if there is more to give up at once."""
+    """True if there is a reason to remove further segments, but `delete_batch_files` was reached. The next run may
+    follow at once."""
 
 
 def decide(facts: TrimFacts, rules: RetentionSection) -> TrimDecision:
@@ -106,11 +107,11 @@ def decide(facts: TrimFacts, rules: RetentionSection) -> TrimDecision:
         if not reason:
             break
         floor = _in_the_way(segment, reason, facts)
-        # A floor is a promise (a timer, a half message): no rule goes past it, not even a full disk's.
+        # Data above a floor is still needed (timers, half messages). It stays even if the disk is full.
         if floor is not None:
             held = floor.why
             break
-        # Bounded: applying a TRIM walks what it removes, and reads wait meanwhile.
+        # A TRIM is limited, because applying it visits all that it removes, and reads wait meanwhile.
         if len(going) == rules.delete_batch_files:
             return _decision(going, reasons, "", more=True)
         going.append(segment)
@@ -124,9 +125,10 @@ def _decision(going: list[SegmentFact], reasons: list[str], held: str, *, more: 
 
 
 def _reason(segment: SegmentFact, first: int, facts: TrimFacts, rules: RetentionSection) -> str:
-    """Returns the reason to remove the segment, given that all below it, down to `first`, are removed."""
+    """Returns the reason to remove the segment, given that the log from `first` up to it is removed; "" if there is
+    none."""
     gone = segment.base - first
-    # Size and a full disk wait for no hour; age does, so that removal does not fall into the busy time.
+    # Only removal by age waits for the hours of `delete_when`, so that it does not disturb a busy time of the day.
     if rules.bytes_max and facts.end - segment.base > rules.bytes_max:
         return "size"
     if facts.disk.percent(gone) > rules.disk_force_clean_percent:
@@ -143,7 +145,7 @@ def _now_is_the_time(facts: TrimFacts, rules: RetentionSection) -> bool:
 
 def _in_the_way(segment: SegmentFact, reason: str, facts: TrimFacts) -> Floor | None:
     floors = list(facts.floors)
-    # A topic's longer time holds against age alone: it is no right to fill the disk.
+    # A topic's longer retention time prevents removal by age only, so that the topic cannot fill the disk.
     if reason == "age" and facts.kept_longer is not None:
         floors.append(facts.kept_longer)
     lowest = min(floors, default=None)
@@ -188,9 +190,9 @@ class KeptLonger:
         self._holder = ""
 
     def floor(self, keep_ms: int, now_ms: int, first_end: int, end: int) -> Floor | None:
-        """Returns the first message below `end` that a topic keeps although other messages of its age go; None if there
-        is none. The search stops at a message below `first_end`, the end of the first segment that would go, because
-        then no segment goes."""
+        """Returns the position of the lowest message below `end` that a topic keeps although other messages of its age
+        go, as a Floor that names the topic; None if there is none. The search stops at the first such message below
+        `first_end`, the end of the first segment that would go, because then no segment goes."""
         lowest: Floor | None = None
         for topic in self._topics():
             if not _longer(topic, keep_ms):
@@ -220,8 +222,8 @@ def _longer(topic: TopicConfig, keep_ms: int) -> bool:
 
 
 def _first_kept(state: BrokerState, topic: TopicConfig, queue_id: int, now_ms: int, end: int) -> int | None:
-    """Returns the position of the queue's first message that is younger than its topic's retention time; None if there
-    is none below `end`."""
+    """Returns the position of the queue's first message that is younger than its topic's retention time; of its first
+    message if that time is 0 (for ever). Returns None if there is no such message below `end`."""
     offset = state.min_offset(topic.id, queue_id)
     items = state.fetch(topic.id, queue_id, offset, 1)
     if topic.retention_ms and not (items and items[0].position >= end):

@@ -24,8 +24,8 @@ from statemachine.trim import QueueMin
 logger = logging.getLogger(__name__)
 
 CHECKPOINT = "the older checkpoint of the leader"
-"""Names the floor that protects the leader's older checkpoint: a new leader's state can be made again from what lies on
-disk above it."""
+"""Names the floor at the end of the log that the leader's older checkpoint includes. The log above this floor is needed
+to bring the state up to date again from that checkpoint."""
 PINNED = "messages that wait for their time or their transaction"
 """Names the floor of messages that are in no queue yet."""
 TIER = "segments that are not verified in the tier"
@@ -39,9 +39,11 @@ class SurveyAsk(NamedTuple):
     now_ms: int
     """Log time of the look."""
     hour: int
+    """Hour of the day at this node, 0 to 23."""
     freed_bytes: int
     """Bytes of files that were given up but not removed yet."""
     asked: bool
+    """True if an operator wants expired messages removed now, whatever the hour."""
     consumers: bool
     """True to look for groups that are about to lose messages too."""
 
@@ -61,7 +63,8 @@ class HeldCut(NamedTuple):
     """Waiting messages below this position are to be carried. On a full disk that is one segment at a time, so that
     each segment frees space before the next one takes some."""
     dense: bool
-    """True if waiting messages have more bytes than half of the log. Carrying them would write more than it frees."""
+    """True if the waiting messages have more bytes than half of the log. Carrying them would write more than it
+    frees."""
     reason: str
 
 
@@ -77,16 +80,17 @@ class Survey(NamedTuple):
     decision: TrimDecision | None
     """The decision of retention; None on a node that does not lead."""
     queues: list[QueueMin]
+    """Queues that lose messages because of their topic's own retention time or quota, with their new first offsets."""
     unread: dict[tuple[str, str], int]
     """(group, topic) -> the number of messages that go without having been consumed."""
     warning: str | None
     """The text of the alarm about unconsumed messages, "" for none; None if the look did not search for them."""
     pin: Pin | None = None
-    """The lowest message that waits for its time or its transaction."""
+    """The lowest waiting message; None if none waits."""
     held: HeldCut | None = None
     """The cut that `pin` prevents, on the leader; None if it prevents none."""
     tier: TierDecision | None = None
-    """The segments that leave the tier for good, on the leader."""
+    """The segments that leave the tier for good, on the leader; None if there is no tier or no reason to remove any."""
     by_size: bool = False
     """True if messages of `queues` go because their topic keeps more than a quota allows."""
 
@@ -267,7 +271,8 @@ class RetentionLane(NeverIdle):
 
 
 def sealed_segments(log: SegmentedLog, position: int, count_max: int) -> list[SegmentFact]:
-    """Returns the first `count_max` sealed segments from `position` on, or from the beginning of the log."""
+    """Returns the first sealed segments, at most `count_max`, from `position` or the beginning of the log on, whichever
+    is higher."""
     found: list[SegmentFact] = []
     at = max(position, log.first_position)
     try:

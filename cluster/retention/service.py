@@ -1,10 +1,10 @@
 """Retention of one node: proposes TRIMs while the node leads, and removes the node's own files below them.
 
 Every `every_ms` a lane reads disk usage, checkpoints and rows (retention_worker.py). If the node leads, it proposes a
-TRIM, which every node applies at the same entry: from then on messages below it are invisible. Each node then removes
-its files on its own, one every `delete_gap_ms`. It removes files below the TRIM that its own older checkpoint includes
-and below every lease, never the newest file. So whichever state the node is opened with next, that state needs no
-removed file.
+TRIM, which every node applies at the same entry. From then on, no node reads the messages below it from its own log;
+with `tier.evict` they are read from the tier. Each node then removes its files on its own, one every `delete_gap_ms`.
+It removes only files that lie below the last TRIM that its own older checkpoint includes and below every lease, and
+never the newest file. Whichever checkpoint the node is opened with next therefore needs none of the removed files.
 """
 
 from __future__ import annotations
@@ -59,9 +59,11 @@ class Ran(NamedTuple):
 
     decision: TrimDecision
     entry: EntryId | None
-    """The TRIM that was proposed; None if there was nothing to give up or it could not be proposed."""
+    """The TRIM that was proposed; None after a dry run, if there was nothing to give up, or if it could not be
+    proposed."""
     queues: int = 0
-    """The number of queues that also lose messages, because their topic has a shorter retention time of its own."""
+    """The number of queues that also lose messages, because their topic has a shorter retention time of its own or is
+    above its quota."""
 
 
 class Retention:
@@ -147,7 +149,7 @@ class Retention:
 
     def reload_tier(self, section: TierSection) -> None:
         """Takes new limits of the tier. From the next TRIM on they decide whether trimmed log stays in the tier, and
-        for how long. Without a tier it never does."""
+        for how long. Has no effect without a tier."""
         self._evicts = section.evict and self._tiered
         self._lane.reload_tier(section)
 
@@ -157,14 +159,15 @@ class Retention:
         self._runner.start()
 
     def reload(self, rules: RetentionSection) -> None:
-        """Applies new rules; the next run is soon."""
+        """Applies new rules and makes the next run due at once."""
         self._rules = rules
         self._lane.reload(rules)
         self._files.reload(rules)
         self._due_ms = 0
 
     async def close(self) -> None:
-        """Returns when the lane has finished its present job; files that are left are removed after the next start."""
+        """Cancels the callers of `run`, and returns when the lane has finished its present job. Files that are left are
+        removed after the next start."""
         for waiter in list(self._waiters):
             waiter.cancel()
         await asyncio.get_running_loop().run_in_executor(None, self._runner.close)
@@ -216,7 +219,7 @@ class Retention:
             entry = self._trim(found, found.decision)
             self._carry(found.held)
         elif self._alarms.raised(UNREAD) and not self._leads():
-            self._alarms.clear(UNREAD)  # only the leader decides and raises it
+            self._alarms.clear(UNREAD)  # only the leader raises this alarm
         _answer(waiters, found, entry)
         self._let_go(found)
         self._changed()
@@ -238,8 +241,8 @@ class Retention:
         return found
 
     def _job(self, job: SurveyAsk | RemoveLogFiles | Gather) -> Question[Any]:
-        """Returns a question (`cluster.runtime.awaited.Question`) that gives the lane this job; its answer is the
-        lane's. The lane answers its jobs in order."""
+        """Returns a question (`cluster.runtime.awaited.Question`) that gives the lane this job and is answered with the
+        lane's result. The lane answers its jobs in order."""
 
         def ask(done: Callable[[Any], None]) -> None:
             self._jobs.append(done)
@@ -253,7 +256,7 @@ class Retention:
 
     def _freed_bytes(self) -> int:
         """Returns the number of bytes of log that lie below the TRIM or were given up, but are still on this node's
-        disk."""
+        disk. A file that was given up counts as a whole segment."""
         return max(0, self._state.trim_position - self._log.first_position) + self._files.count * self._log.segment_size
 
     def _soon(self) -> None:
@@ -331,8 +334,8 @@ class Retention:
         return self._found.tier if self._found is not None and ready else None
 
     def cut(self, trim: Trim) -> bool:
-        """Proposes a TRIM that was decided elsewhere. Returns False while another one is in progress, or on a node that
-        does not lead."""
+        """Proposes a TRIM that the caller decided. Returns False while another one is in progress, on a node that does
+        not lead, or if the proposal is refused."""
         if not self._leads() or not self._settled():
             return False
         try:
@@ -379,7 +382,7 @@ class Retention:
                 if not self._sweeper.busy:
                     self._due_ms = self._clock.monotonic_ms()
         mark = self._state.trim_mark
-        # The TRIM is remembered with its index, because a checkpoint from before it needs the log that it cut off.
+        # The TRIM is remembered with its index, because an older checkpoint still needs the log that the TRIM cut off.
         if mark.index > self._marks[-1].index:
             self._marks.append(mark)
             logger.info("the log begins at position %d, as of index %d", mark.position, mark.index)
@@ -409,7 +412,8 @@ class Retention:
         return known[-1].position if known else 0
 
     def _left(self) -> tuple[int, int]:
-        """Returns (files, bytes) of the log below the TRIM that are not removed yet."""
+        """Returns (files, bytes) of the log below the TRIM that are not removed yet. A file that was given up counts as
+        a whole segment."""
         count, size, at = self._files.count, 0, self._log.first_position
         end = self._state.trim_position
         try:
@@ -427,7 +431,7 @@ class Retention:
     # --- what is shown -----------------------------------------------------------------------------------------------
 
     def _changed(self) -> None:
-        """Updates the gauges."""
+        """Sets the metrics of the log, of the files that are left, and of the lowest waiting message."""
         files, size = self._left()
         state, end = self._state, self._log.tail.end_position
         self._metrics.log(state.trim_position, end - self._log.first_position, files, size)
@@ -439,8 +443,8 @@ class Retention:
             self._metrics.pinned(pin.position, age_ms, self._held_bytes())
 
     def _held_bytes(self) -> int:
-        """Returns the bytes of log that retention would remove, according to its last run, if no message waited
-        there."""
+        """Returns the bytes of log that retention would remove, according to its last run, if no message waited there;
+        0 on a node that does not lead."""
         found = self._found
         if found is None or found.held is None or found.decision is None or not self._leads():
             return 0

@@ -40,11 +40,13 @@ class Sweeper:
         return self._state.sweep is not None
 
     def cut(self, trim: Trim) -> EntryId:
-        """Proposes the TRIM; its slices follow. Raises NotLeaderError or ProposalDroppedError."""
+        """Proposes the TRIM and returns the id of its entry; `go_on` proposes its slices. Raises NotLeaderError or
+        ProposalDroppedError."""
         return self._raw.propose(EntryType.TRIM, encode(trim._replace(sliced=True)), self._raw.log_time_ms()).id
 
     def go_on(self) -> None:
-        """Proposes the next slice, if there is one and the last one was applied."""
+        """Proposes the next slice if this node leads and a sweep is in progress. Does nothing until the slice proposed
+        last is applied or its term is over."""
         sweep = self._state.sweep
         if sweep is None or not self._leads() or not self._settled():
             return
@@ -79,7 +81,8 @@ class Remover:
         self._proposed = EntryId(0, -1)
 
     def go_on(self) -> None:
-        """Proposes the next slice, if there is one and the last one was applied."""
+        """Proposes the next slice if this node leads and there is anything to remove. Does nothing until the slice
+        proposed last is applied or its term is over."""
         if not self._state.removing or not self._leads() or not self._settled():
             return
         raw = self._raw

@@ -31,8 +31,8 @@ class TierFacts(NamedTuple):
     segments: Sequence[TierSegment]
     """Rows of the tier, lowest first, without those whose retention in the tier has ended."""
     keep_ms: int
-    """Milliseconds for which segments stay at least: the retention time of the tier, or a longer one that a topic asks
-    for. 0: for ever."""
+    """Milliseconds after which a segment may go by its age: the retention time of the tier, or a longer one that a
+    topic asks for. 0: segments never go by age."""
     unconsumed: str = ""
     """A sentence about a consumer group whose unconsumed messages must stay in the tier; "" if there is no such
     group."""
@@ -47,7 +47,7 @@ class TierDecision(NamedTuple):
     reason: str
     count: int  # type: ignore[assignment]
     held: str = ""
-    """The obstacle to giving up more; "" if there is no reason to give up more."""
+    """The obstacle to removing any segment, if `count` is 0; otherwise ""."""
 
 
 def decide(facts: TierFacts, section: TierSection) -> TierDecision | None:
@@ -86,7 +86,7 @@ def _reason(row: TierSegment, left: int, facts: TierFacts, section: TierSection)
 
 def facts_of(state: BrokerState, section: TierSection, now_ms: int, *, protect_unconsumed: bool) -> TierFacts:
     """Returns the input of `decide` as this node knows it. Any thread. Without a limit in `section`, or without evicted
-    messages, it reads only the trim position."""
+    messages, the input has no segments, and neither topics nor groups are read."""
     begins = state.trim_position
     rows = state.kept_segments
     if state.kept.position >= begins or not (section.keep_ms or section.bytes_max):

@@ -35,7 +35,7 @@ class Behind(NamedTuple):
 
 def behind(state: BrokerState) -> list[Behind]:
     """Returns every queue of every group that has committed an offset there and has not consumed everything. Costs one
-    seek each. Any thread."""
+    seek for each of them. Any thread."""
     found = []
     for group in state.groups:
         for topic_id, queue_id, committed in state.offsets_of_group(group):
@@ -113,9 +113,9 @@ def warning(rows: list[Behind], rules: RetentionSection, now_ms: int, log_end: i
 
 
 def warning_in_tier(state: BrokerState, section: TierSection, rules: RetentionSection, now_ms: int) -> str:
-    """Returns the text of the same alarm for a cluster that evicts; "" if there is no reason for one. Evicted messages
-    stay in the tier, so a message is only lost when it leaves the tier. If the tier's first segment goes soon, the text
-    names a group that has not consumed the first message of some queue in the tier."""
+    """Returns the text of the alarm of `warning` for a cluster that evicts; "" if there is no reason for one. Evicted
+    messages stay in the tier, so a message is only lost when it leaves the tier. If the tier's first segment goes soon,
+    the text names a group that has not consumed the first message of some queue in the tier."""
     segments = state.kept_segments
     evicted = bool(segments) and state.kept.position < state.trim_position
     if not evicted or rules.protect_unconsumed or not _tier_goes_soon(segments, section, now_ms):

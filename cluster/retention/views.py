@@ -15,7 +15,7 @@ _N = TypeVar("_N", bound=NodeName)
 
 
 class LeaseView(msgspec.Struct, frozen=True, kw_only=True):
-    """A reader that needs the log from `position` on: those files stay for it."""
+    """A reader that needs the log from `position` on. The node keeps the files from there on for it."""
 
     holder: str
     position: int
@@ -30,13 +30,13 @@ class RetentionView(msgspec.Struct, frozen=True, kw_only=True):
     leader: int | None
     applied_index: int
     trim_position: int
-    """The position below which no node serves messages."""
+    """The position at which the log begins on all nodes. Messages below it exist only in the tier, if at all."""
     trim_index: int
     """Index of the entry at `trim_position`."""
     trimmed_at_index: int | None
     """Index of the TRIM that set `trim_position`; null if the log was never trimmed."""
     trimmed_ms: int | None
-    """Log time of that TRIM."""
+    """Log time, in milliseconds, of the TRIM that set `trim_position`; null if the log was never trimmed."""
     first_position: int
     """The position at which this node's files begin."""
     first_index: int
@@ -45,28 +45,30 @@ class RetentionView(msgspec.Struct, frozen=True, kw_only=True):
     """Segment files below `trim_position` that this node has not removed yet."""
     bytes_left: int
     files_held_by: str
-    """The reason why those files are still there; "" if they are about to be removed."""
+    """The reason why the files below `trim_position` are still there; "" if they are about to be removed."""
     log_held_by: str
     """On the leader: the obstacle to giving up more log; "" if there is no reason to give up more."""
     sweeping: bool = False
     """True while a TRIM is carried out slice by slice. The log begins at the new position once it is complete."""
     pinned_position: int | None = None
-    """Position of the lowest message that waits for its time or its transaction; null if none waits. The log is kept
-    from there on."""
+    """Position of the lowest message that waits for its time, its transaction, or the commit of its write; null if none
+    waits. The log is kept from there on."""
     pinned_since_ms: int | None = None
-    """The time when that message was stored; null if none waits or it cannot be read."""
+    """The time when the message at `pinned_position` was stored; null if none waits or it cannot be read."""
     pinned_timers: int = 0
     """The number of messages that wait until they are due."""
     pinned_halves: int = 0
     """The number of messages whose transaction is open."""
     pinned_message_bytes: int = 0
-    """Stored bytes of the messages counted in `pinned_timers` and `pinned_halves`."""
+    """Stored bytes of the messages counted in `pinned_timers` and `pinned_halves`, and of messages that wait for the
+    commit of their write."""
     pinned_log_bytes: int = 0
     """On the leader: bytes of log that retention would remove if no waiting message lay there."""
     carrying: bool = False
     """On the leader: True while the waiting messages are being appended again further on (docs/adr/0054)."""
     carry_held_by: str = ""
-    """On the leader: the reason why they are not carried although they are in the way; otherwise ""."""
+    """On the leader: the reason why the waiting messages are not appended again although they hold the log; otherwise
+    ""."""
     disk_used_percent: float | None
     """Used share of the disk; null before the first look."""
     keep_ms: int
@@ -77,7 +79,7 @@ class RetentionView(msgspec.Struct, frozen=True, kw_only=True):
     protect_unconsumed: bool
     leases: list[LeaseView]
     evicts: bool = False
-    """True if what retention takes from the nodes stays in the tier and can be read there (`tier.evict`)."""
+    """True if messages that retention removes from the nodes stay in the tier and can be read there (`tier.evict`)."""
     settings: dict[str, int | bool | str] = {}
     """The section [retention] in force on this node. The leader's settings decide, and any node may become the
     leader."""
@@ -102,9 +104,10 @@ class RetentionRun(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int = 0
     """Bytes of log that go, or would go in a dry run."""
     queues: int = 0
-    """Queues that also lose messages (or would), because their topic has a shorter retention time of its own."""
+    """Queues that also lose messages (or would), because their topic has a shorter retention time of its own or is
+    above its quota."""
     evicts: bool = False
-    """True if these segments stay in the tier and can be read there (`tier.evict`)."""
+    """True if the segments that go stay in the tier and can be read there (`tier.evict`)."""
     dry_run: bool = False
     """True if nothing was changed; `position` is then where the log would begin."""
 
@@ -115,7 +118,7 @@ OWN = frozenset({"delete_gap_ms"})
 
 
 def settings_of(section: RetentionSection) -> dict[str, Setting]:
-    """Returns key -> value in force."""
+    """Returns key -> value in force, for all keys of the section."""
     return {name: getattr(section, name) for name in section.__struct_fields__}
 
 

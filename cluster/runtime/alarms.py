@@ -25,13 +25,14 @@ class Alarm(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     """The fault, its consequence, and the command to type."""
     since_ms: int
-    """Milliseconds since the Unix epoch when it was first raised; a changed text keeps the time."""
+    """Time in milliseconds since the Unix epoch at which the alarm was raised. A change of the text does not change
+    it."""
     stops_service: bool = False
     """True if clients of this node are not served while the alarm is raised; the node is then not healthy."""
 
 
 class Alarms:
-    """The alarms of one node. Any thread may raise and clear."""
+    """The alarms of one node. Any thread may raise and clear alarms."""
 
     def __init__(self, wall_ms: Callable[[], int]) -> None:
         """`wall_ms` reads the node's wall clock."""
@@ -63,7 +64,8 @@ class Alarms:
         return key in self._raised
 
     def code(self, key: str) -> Code:
-        """Returns the code of an alarm that was raised."""
+        """Returns the Code with which the alarm `key` was last raised, even if it was cleared since. Raises KeyError if
+        it was never raised."""
         return self._codes[key]
 
     def all(self) -> list[Alarm]:

@@ -14,7 +14,8 @@ def size_of(count: int) -> str:
 
 
 def span_of(seconds: int) -> str:
-    """Returns a duration as "3 h", "12 min", "40 s"."""
+    """Returns a duration as text for people, rounded down: "3 d", "3 h", "12 min", "40 s". A unit is used from twice
+    its length on, so 119 seconds are "119 s"."""
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds // size} {unit}"

@@ -1,4 +1,4 @@
-"""Clocks as a value that is passed in, so that the simulator can own time."""
+"""Defines clocks as objects that are passed in, so that the simulator can use its own time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Two clocks, read in milliseconds."""
+    """A wall clock and a monotonic clock."""
 
     def wall_ms(self) -> int:
         """Returns the milliseconds since the Unix epoch; they may jump."""

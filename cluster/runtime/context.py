@@ -38,7 +38,7 @@ class NodeContext:
     wake: Callable[[], None]
     """Schedules a turn of the driver. Event loop only."""
     stages: StageTimes
-    """The times at which the driver saw stages of entries end."""
+    """The times at which the driver saw that entries were on this node's disk, and that they were committed."""
     fail: Callable[[BaseException], None]
     """Ends the node, because its storage failed or its state is impossible. Event loop only."""
     turns: Turns

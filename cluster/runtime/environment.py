@@ -29,22 +29,24 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 CHECKPOINT_BYTES = 64 * 1024 * 1024
 """Bytes of log applied since the newest checkpoint after which another checkpoint is due."""
 CHECKPOINT_EVERY_MS = 60_000
-"""Milliseconds after which a checkpoint is due if anything was applied."""
+"""Milliseconds after the newest checkpoint after which another one is due if anything was applied since."""
 SWEEP_ROWS = 512
-"""The number of rows of the state that one slice of a sweep visits. It takes about 10 ms if all of them are removed
-(docs/adr/0057)."""
+"""The number of rows of the state that one slice of a sweep visits. A slice takes about 10 ms if all its rows are
+removed (docs/adr/0057)."""
 APPLY_BYTES = 1024 * 1024
-"""Bytes of entries that one drain applies; commands count more (`cluster.replication.apply_lane`)."""
+"""The most bytes of entries that the apply lane applies in one drain. A byte of commands counts as several
+(`COMMAND_WEIGHT` of `cluster.replication.apply_lane`)."""
 SEND_BYTES = 2 * 1024 * 1024
-"""Bytes of entries that one turn of the driver sends to all followers together: about 2 ms of copies and a few reads of
-the log. Followers that catch up go on in the next turn."""
+"""The most bytes of entries that one turn of the driver sends to all followers together: about 2 ms of copies and a few
+reads of the log. Followers that need more get it in the next turns."""
 PAGE_SEGMENTS = 512
 """Full segments of the log in one page of the tier's manifest: some 250 KB of JSON (docs/adr/0072)."""
 LOCK_TTL_MS = 60_000
-ROUTE_AGE_MS = 70_000
-"""Milliseconds: a little more than two of the intervals (30 s) at which RocketMQ's clients ask for routes."""
 """Milliseconds of log time for which a queue lock is held (RocketMQ: REBALANCE_LOCK_MAX_LIVE_TIME). Clients stop
 reading after half of it."""
+ROUTE_AGE_MS = 70_000
+"""Milliseconds after a change of a topic after which no client still sends by its old route: a little more than two of
+the intervals (30 s) at which RocketMQ's clients ask for routes."""
 
 
 def boot_id() -> bytes:
@@ -59,11 +61,11 @@ class Rows(Protocol):
     """A source of rows: an open store, or a reader of a closed one."""
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """Returns the row's value, None if there is no such row."""
+        """Returns the row's value; None if there is no such row."""
 
 
 def open_rows(path: Path) -> AbstractContextManager[Rows]:
-    """Opens the rows of a checkpoint; any damaged bit is an error."""
+    """Opens the rows of a checkpoint. Raises KVCorruptError if it is damaged, KVError if it cannot be opened."""
     return CheckpointReader(path, strict=True)
 
 
@@ -106,14 +108,16 @@ class Environment:
     memory_bytes: Callable[[], int] = memory_bytes
     checkpoint_bytes: int = CHECKPOINT_BYTES
     checkpoint_every_ms: int = CHECKPOINT_EVERY_MS
-    """Milliseconds after which a checkpoint is due if anything was applied (`cluster.state.checkpointer`)."""
+    """Milliseconds after the newest checkpoint after which another one is due if anything was applied since
+    (`cluster.state.checkpointer`)."""
     lock_ttl_ms: int = LOCK_TTL_MS
     """Milliseconds of log time for which a queue lock is held (`cluster.broker.groups.queue_locks`)."""
     route_age_ms: int = ROUTE_AGE_MS
-    """Milliseconds after which no client sends by an older route (`cluster.broker.gathering`)."""
+    """Milliseconds after a change of a topic after which no client still sends by its route from before the change
+    (`cluster.broker.gathering`)."""
     sweep_rows: int = SWEEP_ROWS
-    """Rows that one slice of a sweep visits (`cluster.retention.service`), and names that one slice gives a row of the
-    journal of the truth (`cluster.truth.truth_source`)."""
+    """The most rows that one slice of a sweep visits (`cluster.retention.service`), and the most names that one log
+    entry adds to the journal from which other groups copy changes (`cluster.truth.truth_source`)."""
     apply_bytes: int = APPLY_BYTES
     send_bytes: int = SEND_BYTES
     turn_share: int = TURN_SHARE
@@ -124,14 +128,16 @@ class Environment:
     """Returns the keys in the file that `auth.key_file` names; None for the default of
     `cluster.broker.access.secrets`."""
     open_store: Callable[[str], object] | None = None
-    """Opens the object store at a URL; None for the default of `cluster.tier.store.store_by_url`. Its result is not
-    typed here, because that protocol belongs to a layer above."""
+    """Opens the object store at a URL; None for the default of `cluster.tier.store.store_by_url`. The result has no
+    type here, because the protocol of object stores belongs to a layer above."""
     read_config: Callable[[], Config] | None = None
-    """Reads the configuration again (`cluster.config.reload`); None if there is none to read. Raises ConfigError."""
+    """Reads the configuration again (`cluster.config.reload`), and raises ConfigError if it is not valid. None if there
+    is none to read."""
     written_keys: Callable[[], frozenset[str]] = frozenset
     """Returns the keys, "section.name", that this node's file and variables set."""
     fit_config: Callable[[Config], Config] = lambda config: config
-    """Returns the configuration as this process can use it (`cluster.runtime.host.descriptors`). Raises ConfigError."""
+    """Returns the configuration as this process can use it (`cluster.runtime.host.descriptors`). Raises ConfigError if
+    the process cannot use it."""
     level: int = LEVEL
     """The highest level that this node knows and announces (`statemachine.levels.LEVEL`)."""
     gives_config: bool = True

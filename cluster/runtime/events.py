@@ -1,8 +1,8 @@
 """Events of this node, kept across restarts: elections, stalls, findings, repairs, changes.
 
 They are for operators, not for recovery: nothing is synced, and a kill loses the events of the last second. Two files
-of bounded size, DATA/events.jsonl and the one before it, hold one JSON object per line; a line that cannot be read is
-left out.
+of bounded size, DATA/events.jsonl and its predecessor DATA/events.1.jsonl, hold one JSON object per line. A line that
+cannot be read is left out.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ FILE: Final = "events.jsonl"
 OLDER: Final = "events.1.jsonl"
 FILE_BYTES_MAX: Final = 512 << 10
 KEPT_MAX: Final = 2_000
-"""Events that are kept in memory and shown."""
+"""The most events that are kept in memory and shown."""
 SAYS_MAX: Final = 500
+"""The most characters of an event's text; the rest is cut off."""
 
 EventKind = Literal[
     "start",
@@ -56,7 +57,7 @@ def rfc3339(ms: int) -> str:
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """One event."""
+    """An event as it is stored and shown."""
 
     id: int
     """Number of the event, ascending on this node, also across restarts. After a kill some numbers may be used

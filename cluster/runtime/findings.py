@@ -48,7 +48,7 @@ class Condition(NamedTuple):
     do_now: str = ""
     """A command that replaces the code's; "" for none."""
     severity: Severity | None = None
-    """A severity that replaces the code's."""
+    """A severity that replaces the code's; None for none."""
     hold_ms: int = 0
     """Milliseconds for which the condition must hold before it becomes a finding."""
     since_ms: int | None = None

@@ -43,8 +43,8 @@ def frames(data: bytes, limit: int) -> tuple[list[tuple[int, int]], int, int | N
 
 
 def first_frame(data: bytes, limit: int) -> int:
-    """Returns the index behind the first frame of `data`; 0 if it is incomplete. What follows it may be of any length.
-    Raises FrameTooLargeError."""
+    """Returns the index behind the first frame of `data`; 0 if the frame is incomplete. Later frames are not checked.
+    Raises FrameTooLargeError if the frame's length is negative or above `limit`."""
     if len(data) < 4:
         return 0
     (length,) = _LENGTH.unpack_from(data)
@@ -66,7 +66,8 @@ class FrameBuffer:
         self.buffered = 0
         """Bytes kept of an incomplete frame. Invariant: buffered < needed, or both are 0."""
         self.needed = 0
-        """Bytes of that frame with its length prefix; 4 until the prefix has arrived."""
+        """Bytes of the incomplete frame with its length prefix: 4 until the prefix has arrived, 0 if no frame has
+        begun."""
         self._skips = 0
         """Bytes that have yet to arrive of a frame that was given up."""
 
@@ -87,7 +88,8 @@ class FrameBuffer:
         """Adds bytes. Returns a buffer, and (start, end) in it of each complete frame, in order; no frame is copied
         here.
 
-        Raises FrameTooLargeError; the FrameBuffer is then unusable and keeps nothing.
+        Raises FrameTooLargeError if the length of a frame is negative or above the limit. The FrameBuffer is then
+        unusable and keeps nothing.
         """
         if self._skips:
             unwanted = min(self._skips, len(data))

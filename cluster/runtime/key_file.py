@@ -1,7 +1,8 @@
 """Files that hold keys: the secret of a cluster, and the keys that seal the secrets of its users.
 
-Text: one key per line, base64 of 32 bytes or more, newest first; lines with # are comments. Several keys exist only
-while one replaces another. A key is named by its id, which is a hash; nothing here prints a key.
+A key file is text: one key per line, base64 of 32 bytes or more, newest first. Lines that begin with # are comments.
+Several keys exist only while one replaces another. A key is named by its id, which is a hash; nothing here prints a
+key.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ KEY_BYTES = 32
 KEY_ID_BYTES = 8
 KEYS_MAX = 4
 FILE_MAX = 16 << 10
-"""The longest key file, bytes."""
+"""The most bytes of a key file."""
 
 
 class KeyFileError(ValueError):
@@ -27,7 +28,8 @@ def key_id(key: bytes) -> bytes:
 
 
 def parse(data: bytes) -> tuple[bytes, ...]:
-    """Returns the keys in a key file, newest first. Raises KeyFileError."""
+    """Returns the keys in a key file, newest first. Raises KeyFileError if the file is too long, has a malformed or
+    repeated key, or has not 1 to KEYS_MAX keys."""
     if len(data) > FILE_MAX:
         raise KeyFileError(f"it has {len(data)} bytes, which is no list of keys")
     lines = [(number, line.strip()) for number, line in enumerate(data.split(b"\n"), 1)]

@@ -40,7 +40,7 @@ class NeverIdle:
     idle_after_s: float | None = None
 
     def idle(self) -> None:
-        """Is never called."""
+        """Does nothing, and is never called."""
 
 
 def room_of(lane: Lane[Job, Done]) -> Callable[[Job], bool]:
@@ -71,7 +71,7 @@ class LaneRunner(Protocol[JobIn]):
 
 
 class StartedLane(Generic[JobIn]):
-    """A lane that runs from `start` on. Its service is complete, and can be closed, before that."""
+    """A lane that runs from `start` on. The service that has it is complete, and can be closed, before `start`."""
 
     def __init__(self, make: Callable[[], LaneRunner[JobIn]]) -> None:
         """`make` makes the lane's runner."""
@@ -118,7 +118,7 @@ class ThreadLaneRunner(Generic[Job, Done]):
         self._queue.put(job)
 
     def close(self) -> None:
-        """Finishes what is queued, then stops."""
+        """Finishes what is queued, then stops; blocks until the thread has ended."""
         self._queue.put(None)
         self._thread.join()
 

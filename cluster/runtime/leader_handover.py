@@ -1,8 +1,9 @@
-"""Chooses the next leader: the only place of a node where a leader chooses its successor and hands over.
+"""Chooses the next leader. Only this module of a node lets a leader choose its successor and hand leadership over.
 
 Services decide that leadership should move, and which voters are acceptable. This module chooses the best of those, by
-`raftlog.core.successor`. A voter with a slower disk than another one is only chosen if no other can take over at once:
-with an equal log at this moment it would still make every acknowledgement late that depends on its own disk.
+`raftlog.core.successor`. A voter with a slower disk than another one is only chosen if no other can take over at once.
+Even if its log is complete at this moment, as the leader it would delay every acknowledgement that waits for its own
+disk.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def best(
     A voter whose disk is `slower` is only returned if no other can take over at once."""
     able = [peer for peer in peers if peer.fit and peer.node_id in voters and fit(peer)]
     nodes = [peer.node_id for peer in able]
-    heard = any(peer.recent_active for peer in able)  # right after a check-quorum no peer counts as heard
+    heard = any(peer.recent_active for peer in able)  # False right after a check-quorum, which resets the flag of all
 
     def is_quick(peer: PeerStatus) -> bool:
         return peer.recent_active is heard and peer.caught_up and not slower(peer.node_id, nodes)
@@ -55,12 +56,13 @@ class Succession:
         self.slower = slower
 
     def choose(self, fit: Callable[[PeerStatus], bool] = lambda peer: True) -> NodeId:
-        """Returns the voter that should replace this leader; NOBODY if no voter is `fit`."""
+        """Returns the voter that should replace this leader, among those for which `fit` returns True; NOBODY if none
+        of them can lead."""
         status = self._raw.status()
         return best(status.peers, status.voters, fit, self.slower)
 
     def transfer(self, to: NodeId) -> None:
-        """Starts a leadership transfer; its result shows in `RawNode.leader_id`. Raises RaftLogError if it cannot
-        start, ValueError if that node is not fit."""
+        """Starts a leadership transfer; its result shows in `RawNode.leader_id`. Raises NotLeaderError if this node
+        does not lead, ValueError if `to` is no voter or not fit to lead."""
         self._raw.transfer_leadership(to)
         self._wake()

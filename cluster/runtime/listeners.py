@@ -1,5 +1,5 @@
-"""Signals, which connect two services that need each other. A signal is made before both services. One of them sends it
-when an event happens, and the other adds its listener in its constructor. The event log for people is
+"""Defines signals, which connect two services that need each other. A signal is made before both services. One service
+sends it when an event happens, and the other adds a listener to it in its constructor. The event log for people is
 `cluster.runtime.events`.
 """
 

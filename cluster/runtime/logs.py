@@ -109,7 +109,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def printable(text: str) -> str:
-    """Returns one line of text with the characters that are not printable as JSON writes them: \\u001b."""
+    """Returns the text with each character that is not printable replaced by its escape in JSON, such as \\u001b."""
     if text.isprintable():
         return text
     return "".join([each if each.isprintable() else json.dumps(each)[1:-1] for each in text])

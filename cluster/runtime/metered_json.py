@@ -30,15 +30,15 @@ _encode = msgspec.json.Encoder().encode
 
 
 def encode(value: Any) -> bytes:
-    """Returns the value as JSON. It is charged when it is built, because its size is not known before."""
+    """Returns the value as JSON. Charges for it after it is built, because its size is not known before."""
     text = _encode(value)
     charge(1 + (len(text) >> 10) * TEXT_KIB_UNITS // 4)  # building is quicker than parsing
     return text
 
 
 def decoder(kind: type[T], *, strict: bool = True) -> Callable[[bytes | str], T]:
-    """Returns a function that parses JSON as `kind`. The call raises what `raftmq_wire.json_text.MALFORMED` lists, also
-    for a text with more objects or values than are parsed in one piece."""
+    """Returns a function that parses JSON as `kind`. It raises one of `raftmq_wire.json_text.MALFORMED` for a malformed
+    text, and for one with more than OBJECTS_MAX objects or VALUES_MAX values."""
     decode = msgspec.json.Decoder(kind, strict=strict).decode
 
     def metered(text: bytes | str) -> T:

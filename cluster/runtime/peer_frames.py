@@ -22,17 +22,17 @@ class Kind(IntEnum):
     then nonce and [key ids] (`cluster.peer.handshake`; both empty without a secret), the highest level
     that the node knows (`statemachine.levels.LEVEL`), and that of the cluster in its applied state"""
     REFUSED = 1
-    """[reason, "removed", "secret", "level" or "", index of the entry that removed it or -1]"""
+    """[reason as text, one of "removed", "secret", "level" and "", index of the entry that removed the node or -1]"""
     FORWARD = 2
     """A client's request (`cluster.remoting.forward.forward_frame.decode_forward`); or, from level 13 of the cluster
-    on, [its number] alone: the client is gone, and nobody waits for an answer"""
+    on, [number of the request] alone: the client is gone, and nobody waits for an answer"""
     FORWARD_REPLY = 3
     FETCH = 4
     FETCHED = 5
     WANT_WRITTEN = 6
     """[]: asks the peer to report writes for a while (`cluster.replication.acks.write_reports`)"""
     WRITTEN = 7
-    """[term, index]: entries up to here were handed to the operating system"""
+    """[term, index]: entries up to this index were handed to the operating system"""
     PING = 8
     """[channel, number, ms between two PINGs of the sender, ids of the nodes that the sender does not reach, or nil if
     it does not lead, whether it is leaving, its slow turns]: answered on the same channel (`cluster.peer.links`)"""
@@ -58,19 +58,19 @@ class Kind(IntEnum):
     INSTALL_SNAPSHOT = 23
     WHO_WAITS = 24
     """A question about the client that waits for a reply (`cluster.broker.groups.requester_frames`). Only from level 13
-    on: an unknown kind ends the connection"""
+    on, because an unknown kind ends the connection"""
     WAITS = 25
     READ_INDEX = 26
     """[number]: asks the leader up to which index the log must be applied to answer linearizably
-    (`cluster.peer.confirmed_index`). Only from level 13 on: an unknown kind ends the connection"""
+    (`cluster.peer.confirmed_index`). Only from level 13 on, because an unknown kind ends the connection"""
     READ_INDEX_REPLY = 27
     """[number of the question, index; -1: this node does not lead]"""
     GROUPS = 28
     """[], payload: what the sender knows of the groups of the cluster (`cluster.placement.group_map`). Only on the
     channel `group`, between nodes of different groups, where no other kind but those in GROUP_KINDS passes"""
     TRUTH = 29
-    """[number, version, level of the asking group]: asks the leader of the first group what changed in the truth after
-    that version (`cluster.truth.truth_frames`). Only on the channel `group`"""
+    """[number, version, level of the asking group]: asks the leader of the first group what changed after that version
+    in the truth, the rows that all groups share (`cluster.truth.truth_frames`). Only on the channel `group`"""
     TRUTH_REPLY = 30
     """[number of the question, version that the asking group has once it has copied the rows, True if there are more
     rows], payload: rows. A version of -1 means that this node cannot answer, mostly because it does not lead"""
@@ -83,7 +83,7 @@ class Kind(IntEnum):
     """[number, consumer group]: asks a node of another group of brokers of which members it has heard
     (`cluster.broker.groups.other_members`). Only on the channel `group`"""
     MEMBERS_REPLY = 34
-    """[number of the question, whether all are there], payload: client ids"""
+    """[number of the question, False if the ids are too many to be sent], payload: all client ids, or none"""
     PLACES = 35
     """[], payload: which groups have some of the topics (`cluster.truth.places_told`). Only on the channel `group`, and
     only to a process of the registry"""
@@ -92,7 +92,7 @@ class Kind(IntEnum):
     `group`"""
     DEMANDS = 37
     """[], payload: what is asked for under each quota (`cluster.placement.quota_exchange`). Between nodes of a group,
-    and on the channel `group`. Only while there are quotas, that is from level 16 on: an unknown kind ends the
+    and on the channel `group`. Only while there are quotas, that is from level 16 on, because an unknown kind ends the
     connection"""
 
 
@@ -125,7 +125,7 @@ class PeerLinks(Protocol):
         """Returns True if a frame could be sent to the peer now."""
 
     def connected_members(self) -> list[NodeId]:
-        """Members that have a connection to this node, ascending."""
+        """Returns the ids of the members that have a connection to this node, ascending."""
 
     def reaches_all(self) -> bool:
         """Returns True if every other member has a connection to this node."""

@@ -19,7 +19,7 @@ Chore = Callable[[int], object]
 
 
 class Chores:
-    """Calls its chores every TIMER_MS."""
+    """Calls its chores every TIMER_MS milliseconds."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, clock: Clock, late: Callable[[float], object], *chores: Chore
@@ -70,6 +70,6 @@ class Every:
         self._due_ms = due_ms
 
     def tick(self, now_ms: int) -> None:
-        """Calls the function if it is due."""
+        """Calls `do` if it is due."""
         if now_ms >= self._due_ms and self._do():
             self._due_ms = now_ms + self._interval_ms

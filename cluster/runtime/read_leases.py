@@ -18,8 +18,8 @@ class Lease(NamedTuple):
 class Leases:
     """The leases of one node, in memory: after a restart, peers ask again. Any thread.
 
-    Leases hold files, not messages: a TRIM hides messages below it at once, and its files are removed when no lease
-    needs them.
+    Leases keep files, not messages. A TRIM, the log entry that removes old messages, hides these messages at once. The
+    files with them are removed when no lease needs them.
     """
 
     def __init__(self, monotonic_ms: Callable[[], int]) -> None:
@@ -39,7 +39,7 @@ class Leases:
             self._leases.pop(holder, None)
 
     def lowest(self) -> int | None:
-        """The lowest position that a lease needs; None if there is none."""
+        """Returns the lowest position that a lease in force needs; None if no lease is in force."""
         return min((lease.position for lease in self.all()), default=None)
 
     def all(self) -> list[Lease]:

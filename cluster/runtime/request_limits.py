@@ -97,7 +97,7 @@ class Reader(Protocol):
     """The part of a stream of asyncio or aiohttp that `read_at_most` needs."""
 
     async def read(self, n: int, /) -> bytes:
-        """Returns at most `n` bytes as soon as there are some; none at the end."""
+        """Returns at most `n` bytes as soon as there are some; b"" at the end."""
 
 
 class TooLongError(Exception):

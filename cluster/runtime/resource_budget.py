@@ -55,10 +55,10 @@ class Room:
         return self._lacking(more) is None
 
     def wait(self, more: int, again: Callable[[], None]) -> Waiter:
-        """Calls `again` once, in a later turn, when `more` units fit into the room that lacks them now, in the order of
-        calls.
+        """Calls `again` once, in a later turn, when `more` units fit into the room that lacks them now. Those that wait
+        for a room are called in the order in which they began to wait.
 
-        Another enclosing room may lack them by then: `again` must check (`fits`) once more, and wait again.
+        Another enclosing room may lack the units by then: `again` must check (`fits`) once more, and wait again.
         """
         room = self._lacking(more) or self
         waiter = Waiter(room, more, again)
@@ -80,7 +80,8 @@ class Room:
             parent._move(-self.taken)
 
     def _lacking(self, more: int) -> Room | None:
-        """Returns the innermost room without space for `more` units; None if all have it."""
+        """Returns the innermost room without space for `more` units; None if all have it. A room in which holders wait
+        counts as one without space, except for the holder that is called now."""
         served = self._tree.serves
         room: Room | None = self
         while room is not None:
@@ -169,7 +170,8 @@ class Share:
         self.held = 0
 
     def hold(self, count: int) -> None:
-        """Sets the number of units held, whatever it was; it may exceed the free units if they are in use already."""
+        """Sets the number of units that the holder has now. `count` may exceed what the room has free, because the
+        holder uses the units already."""
         delta = count - self.held
         if delta:
             self.held = count

@@ -1,9 +1,9 @@
 """The parts of a node: a description, as one value, of how a service takes part in the life of its node.
 
-A service describes itself by a Part. It names by a stage each what must have started before it and what must close
-after it; nothing else orders them. The node collects the hooks of all parts once, as tuples of bound methods, one for
-each kind of hook, with only the parts that have it. No tuple is walked per message: `applied` is called once per
-applied run, frames and request codes are dictionaries.
+A service describes itself by a Part. A Part names two stages: one says when it starts, the other when it closes.
+Nothing else orders the parts. The node collects the hooks of all parts once, as one tuple of bound methods for each
+kind of hook, with only the parts that have it. No tuple is walked per message: `applied` is called once per applied
+run, and the handlers of frames and request codes are in dictionaries.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 Step = Callable[[], Awaitable[object] | None]
 """A step of starting or closing. It blocks no longer than a turn of the loop may take; longer work is awaited."""
 OnFrame = Callable[[NodeId, int, list[Any], bytes], None]
-"""(peer, kind, header, payload). May raise WireError."""
+"""Handles a frame of a peer. The arguments are (peer, kind, header, payload). May raise WireError."""
 Hook = TypeVar("Hook")
 
 
@@ -98,7 +98,7 @@ class Part:
     tick: Chore | None = None
     """Called several times a second; cheap (`cluster.runtime.periodic_tasks`)."""
     applied: Callable[[Any], object] | None = None
-    """Called with each `cluster.replication.apply_lane.Applied`."""
+    """Called after each run of applied entries, with its `cluster.replication.apply_lane.Applied`."""
     role: Callable[[RawNode], object] | None = None
     """Called when the role, term or known leader changed."""
     opened: Callable[[], object] | None = None
@@ -117,13 +117,13 @@ class Part:
     """Returns the problems that the service sees now, besides its alarms. Called about once a second on a node with an
     HTTP API; cheap."""
     may_reload: Callable[[Config], object] | None = None
-    """Raises ConfigError if this part cannot use that configuration; changes nothing."""
+    """Raises ConfigError if this part cannot use the given configuration; changes nothing."""
     reload: Callable[[Config], object] | None = None
-    """Puts that configuration in force. Does not raise."""
+    """Puts the given configuration in force. Does not raise."""
 
 
 class Described(Protocol):
-    """A service that describes itself."""
+    """A service that describes itself by a Part."""
 
     def part(self) -> Part:
         """Returns the hooks through which the node calls this service."""

@@ -63,7 +63,7 @@ def clash(error: OSError, ports: Mapping[str, int]) -> str | None:
     if error.errno != errno.EADDRINUSE:
         return None
     for name, port in ports.items():
-        # The process that held it may have ended by now, but an error of asyncio names the address.
+        # The process that held the port may have ended by now, but an error of asyncio names the address.
         owner = port_owner(port, besides=os.getpid())
         if owner or f", {port})" in str(error):
             return (

@@ -129,7 +129,7 @@ class Checkpointer(NeverIdle):
         except KVError as error:
             logger.warning("the state could not be synced, so a restart would replay more: %s", error)
             return
-        # RUN says only what is on disk already: said earlier, a restart would trust rows that a power loss took.
+        # RUN is written after the rows are on disk. Otherwise a restart would trust rows that a power loss took.
         if mark.index > self.run.synced_index:
             now = self._wall_ms()
             self._write(
@@ -148,8 +148,10 @@ class Checkpointer(NeverIdle):
             logger.warning("the list of table files could not be written: %s", error)
 
     def checkpoint(self) -> None:
-        """Makes a checkpoint and removes the oldest. A failure loses nothing; an alarm states the reason."""
-        # Wrong rows would spread: into the next start, and to every peer that fetches this checkpoint.
+        """Makes a checkpoint and removes the oldest, unless `frozen`. A failure loses nothing; an alarm states the
+        reason."""
+        # If frozen, the rows are known to be wrong. They would spread into the next start, and to every peer that
+        # fetches this checkpoint.
         if self.frozen:
             return
         try:

@@ -1,4 +1,4 @@
-"""DATA/checkpoints: the newest two copies of the state. A start uses one if the state itself is unusable.
+"""Keeps DATA/checkpoints: the newest two copies of the state. A start uses one if the state itself is unusable.
 
 A copy is made under `next.tmp`, and its manifest is written last. Then the directory gets its final name, so a
 directory with such a name is complete. The tables of a checkpoint are hard links to those of the state, so a rotten
@@ -100,8 +100,8 @@ class Checkpoints:
     # --- making ------------------------------------------------------------------------------------------------------
 
     def make(self, kv: KV, tables: Crcs, now_ms: int) -> Checkpoint:
-        """Makes a checkpoint of the open store. Raises CheckpointBusyError, KVError or StorageError, and then leaves
-        nothing new."""
+        """Makes a checkpoint of the open store. Raises CheckpointBusyError, KVError or StorageError; there is then no
+        new checkpoint."""
         try:
             return self._make(kv, tables, now_ms)
         except OSError as error:

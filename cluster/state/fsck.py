@@ -1,7 +1,7 @@
 """Checks a stopped node's directory for consistency: offline, read-only, with the code that starts a node.
 
-It has three parts: each file (raftlog.storage.verify.verify_directory, state_check), the checkpoints, and the start
-itself, which is rehearsed on a file system that keeps writes in memory (overlay_fs).
+It checks each file (raftlog.storage.verify.verify_directory, state_check) and the checkpoints. Then it rehearses the
+start on a file system that keeps writes in memory (overlay_fs).
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Fsck:
             if found.done not in (OpeningAction.USE, OpeningAction.REPLAY, OpeningAction.REFUSE)
             else []
         )
-        if suspicion is not None:  # those that may serve if no peer has a checkpoint
+        if suspicion is not None:  # peers that were not asked yet count as having no checkpoint
             suspicion = suspicion._replace(peer_checkpoint=suspicion.peer_checkpoint or "")
         wrong = (doubtful(suspicion, name) or unusable(checkpoints, name, log) for name in names)
         self._usable = next((name for name, why in zip(names, wrong, strict=False) if not why), "")

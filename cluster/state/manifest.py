@@ -1,5 +1,5 @@
-"""The manifest of a checkpoint of the state: DATA/checkpoints/<name>/CHECKPOINT, a sealed file (sealed.py), magic
-"RMQC".
+"""Encodes and decodes the manifest of a checkpoint of the state: DATA/checkpoints/<name>/CHECKPOINT, a sealed file
+(`raftlog.storage.files.sealed_map`) with the magic "RMQC":
 
     {index, term, header_crc, position, timestamp_ms: the last applied entry;   made_ms: wall clock, for people;
      sums: {family: u64}, empty if they were not known;   files: [[name, size, crc32c], ...] of everything beside it;

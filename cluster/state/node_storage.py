@@ -246,7 +246,8 @@ class NodeStorage:
         self.kv.watch_corruption(found)
 
     def raw_node(self, config: Config, rng: random.Random, send_bytes: int = SEND_BYTES) -> RawNode:
-        """Makes the Raft core over this directory. `send_bytes`: bytes of entries that it sends in one turn."""
+        """Makes the Raft core over this directory. `send_bytes`: bytes of entries that it sends in one turn. Raises
+        StorageError if the saved term is above TERM_MAX."""
         genesis = self.directory.log.genesis
         raft, hard_state = config.raft, self.directory.hard_state_store.load()
         if hard_state.term > TERM_MAX:

@@ -1,7 +1,7 @@
-"""The cases in which opening may find the state (RocksDB) relative to its log, with the action and its reason: the
-table, as data.
+"""Defines the cases in which opening may find the state (RocksDB) relative to its log, each with the action and the
+reason why the action is safe.
 
-docs/disk-format.md shows it; every row has a test in tests/cluster/state/test_state_table.py.
+docs/disk-format.md shows them as a table. Every row has a test in tests/cluster/state/test_state_table.py.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class OpeningAction(Enum):
 
 
 class StateCase(Enum):
-    """The rows of the table, in the order in which they are tried: (the case, the action, why the action is safe)."""
+    """The rows of the table, in its order: (the case, the action, why the action is safe)."""
 
     NEWER = (
         "the state has applied entries above the end of the log",
@@ -141,8 +141,8 @@ class OpeningFacts(NamedTuple):
     """True if the state is suspect for another reason than damaged bytes."""
     exists: bool = True
     damaged: bool = False
-    """True if the state does not open or cannot be read. The fields `applied` and `of_this_log` are unknown then, and
-    if no state exists."""
+    """True if the state does not open or cannot be read. `mark` and `of_this_log` then have their defaults, as if no
+    state existed."""
     mark: AppliedMark = NOTHING_APPLIED
     installed: bool = False
     """True if this opening has replaced the log by that of a snapshot."""

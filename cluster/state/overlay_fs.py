@@ -86,7 +86,7 @@ class OverlayFile:
         return self._size
 
     def close(self) -> None:
-        """Keeps the pages: others may read the file again (`File.close`)."""
+        """Does nothing: the changed pages stay, because the file may be opened again (`File.close`)."""
 
     def __del__(self) -> None:
         if self._fd >= 0:

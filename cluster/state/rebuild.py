@@ -1,5 +1,5 @@
-"""Replaces the state of a stopped node at an operator's request: chooses the source, replays the log above it, and
-moves the old files to trash/.
+"""Replaces the state of a stopped node at an operator's request: chooses the source, puts it in place, and moves the
+old files to trash/. The next start of the node applies the log above the source again.
 
 A start never does this on its own if it would have to read more of the log than the part above an intact checkpoint, or
 if log and state contradict each other.
@@ -25,8 +25,8 @@ from statemachine.rows.kv import KV
 from statemachine.rows.rocksdb_store import RocksKV
 
 CHECKPOINT, SEGMENT, START = "checkpoint", "segment", "start"
-"""The place from which a rebuild applies the log again. CHECKPOINT: the newest sound checkpoint. SEGMENT: the newest
-sound checkpoint at or below the third-last segment, or, if the last stop was not orderly, at or below the newest
+"""The place from which the log is applied again after a rebuild. CHECKPOINT: the newest sound checkpoint. SEGMENT: the
+newest sound checkpoint at or below the third-last segment, or, if the last stop was not orderly, at or below the newest
 segment that can be read completely. START: GENESIS; if the log is trimmed, the oldest sound checkpoint, because no log
 holds the entries below it any more."""
 SEGMENTS_BACK = 3
@@ -56,7 +56,7 @@ class RebuildPlan(NamedTuple):
 
 
 class RebuildError(RaftLogError):
-    """No source for a rebuild exists. The message states the reason and the command that helps."""
+    """Raised if there is no source for a rebuild. The message states the reason and the command that helps."""
 
 
 class Rebuild:
@@ -77,7 +77,8 @@ class Rebuild:
         self._checkpoints = Checkpoints(fs, directory, self._group_id)
 
     def plan(self, back: str = CHECKPOINT) -> RebuildPlan:
-        """Chooses the steps. `back` is CHECKPOINT, SEGMENT or START. Reads the checkpoints among which it chooses."""
+        """Chooses the steps. `back` is CHECKPOINT, SEGMENT or START. Reads the checkpoints among which it chooses.
+        Raises RebuildError if the log is trimmed and no checkpoint reaches it."""
         log = self._opened.log
         because: list[str] = []
         limit = self._limit(back, because)

@@ -1,4 +1,4 @@
-"""Views of the findings and steps of the last start, and of the known damage of the log."""
+"""Defines the views of the findings and steps of the last start, and of the known damage of the log."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class RecoveryStatus(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: CheckpointTimes | None = None
     damage: list[DamageView] = []
     alarms: list[str] = []
-    """Keys of the alarms that the start raised."""
+    """The texts of the alarms that the start raised."""
 
 
 class RecoveryMetrics(ServiceMetrics):

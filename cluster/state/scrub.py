@@ -1,10 +1,10 @@
-"""Scrubbing: a helper process reads all data on this node's disk again, at a low rate.
+"""Runs scrubs: a helper process reads all data on this node's disk again, at a low rate.
 
 A digest proves that the replicas applied the same entries, but it cannot detect a block that rots afterwards and is not
 read for weeks. A scrub detects it: it checks frames of the log against their CRCs, and rows of the newest checkpoints
 (they share the state's files) against the sums that were kept on apply. Damaged frames are repaired from the other
-nodes. A checkpoint whose rows do not add up is set aside, and the state from which it was made is no longer served (see
-service.py).
+nodes. A checkpoint whose rows do not add up is set aside, and the state from which it was made is no longer served
+(`cluster.repair.consistency`).
 """
 
 from __future__ import annotations
@@ -82,8 +82,8 @@ class Scrubber:
         return Part(name="scrubber", close=self.close, tick=self.tick, metrics=(self._metrics,))
 
     def plan(self, now_ms: int, *, clean: bool) -> None:
-        """Schedules the first scrub. `clean`: True if the stop before was orderly; otherwise the first scrub comes
-        soon."""
+        """Schedules the first scrub, unless `consistency.scrub_every_hours` is 0. `clean`: True if the stop before was
+        orderly; otherwise the first scrub begins after FIRST_AFTER_MS."""
         if self._every_ms:
             self._due_ms = now_ms + (self._every_ms if clean else FIRST_AFTER_MS)
 

@@ -109,7 +109,8 @@ def scrub_rows(directory: Path, checkpoint: Checkpoint) -> ScrubLine | None:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the scrub and prints its findings."""
+    """Runs the scrub, prints each finding as a line of JSON, and returns 0. `arguments`: the data directory, and the
+    bytes to read per second."""
     directory, rate = Path(arguments[0]), int(arguments[1])
     fs = SlowFileSystem(rate)
     for line in scrub_log(fs, directory):

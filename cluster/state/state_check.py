@@ -4,7 +4,7 @@ Each check finds another kind of damage:
 
 * `TABLES` and checkpoint manifests hold a CRC of each whole table, so they also find damage in bytes that no reader
   looks at;
-* rocks_log.bad_records finds the place of a damaged record in WAL and MANIFEST;
+* rocksdb_log_reader.bad_records finds the place of a damaged record in WAL and MANIFEST;
 * RocksDB itself, opened strictly over links to the files, reads every row of every family. It finds damage in tables
   that are newer than the list, at the WAL's end, and files that do not belong together;
 * RUN's synced index and the running sums in the rows find whole rows that are gone without a trace.
@@ -117,7 +117,7 @@ class StateCheck:
             yield Finding(self._state, 0, 0, "state", Severity.FATAL, str(error))
             self.facts = StateFacts(True, str(error), NOTHING_APPLIED)
             return
-        try:  # as a start would: a WAL that is cut short is no reason not to open
+        try:  # opens as a start does: a WAL that is cut short is accepted
             with CheckpointReader(self._state) as reader:
                 self.facts = StateFacts(True, "", reader.mark)
         except KVError:
@@ -149,7 +149,7 @@ class StateCheck:
             topic_id, queue_id, base = (*queue, keys.cq_base(key))
             for number, (position, size, crc, _, _) in enumerate(payload.ITEM.iter_unpack(chunk)):
                 if base + number < first or position < log.first_position:
-                    continue  # trimmed, or still to be fetched from the others
+                    continue  # the message is trimmed, or still to be fetched from other nodes
                 try:
                     if crc32c(log.read_at(position, size)) == crc:
                         continue

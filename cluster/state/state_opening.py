@@ -36,8 +36,7 @@ StateSource = Literal["own", "checkpoint", "peer"]
 
 
 class StateLostError(KVError):
-    """The state cannot be used, and no checkpoint here can replace it. Nothing was moved; a peer may have a
-    checkpoint."""
+    """Raised if the state cannot be used, and no checkpoint here can replace it. A peer may have a checkpoint."""
 
 
 class OpenState(NamedTuple):
@@ -109,8 +108,8 @@ def set_aside_doubtful(
     why: str,
     now_ms: int,
 ) -> list[str]:
-    """Sets aside the checkpoints that are not trusted (`doubtful`). This is done when the state is given up too,
-    because the next start would trust them. Returns their names. Raises StorageError."""
+    """Sets aside the checkpoints that are not trusted (`doubtful`). This must happen before STATE_SUSPECT is removed,
+    because later starts would trust them. Returns their names. Raises StorageError."""
     moved = [name for name in checkpoints.names() if doubtful(suspicion, name)]
     for name in moved:
         suspect_state.set_aside(fs, directory, checkpoints.path / name, why, now_ms, index_of(name))
@@ -242,7 +241,7 @@ class StateOpening:
 
     def _usable(self, above: int = -1) -> Iterator[Checkpoint]:
         """Yields the checkpoints that can be used as the state for the log, a peer's first, then the newest. Each is
-        read completely before. Adds the reason against each other checkpoint to the reasons."""
+        read completely before it is yielded. Adds to `_reasons` why each other checkpoint cannot be used."""
         suspicion = self._suspicion
         names = self._checkpoints.names()
         for name in sorted(names, key=lambda name: suspicion is None or name != suspicion.peer_checkpoint):

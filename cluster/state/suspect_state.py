@@ -1,5 +1,5 @@
-"""The file STATE_SUSPECT, which makes the next start replace the state; and the setting aside of files, because a start
-deletes nothing."""
+"""Reads and writes the file STATE_SUSPECT, which makes the next start replace the state. Also moves files to trash/,
+because a start deletes nothing."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def _write(fs: FileSystem, directory: Path, suspicion: Suspicion) -> None:
 
 
 def suspicion_of(fs: FileSystem, directory: Path) -> Suspicion | None:
-    """Returns the content of STATE_SUSPECT, None if there is no such file. An unreadable file counts as the worse case,
-    wrong rows."""
+    """Returns the content of STATE_SUSPECT; None if there is no such file. A file with malformed content counts as the
+    worse case, wrong rows. Raises OSError."""
     path = directory / SUSPECT
     if not fs.exists(path):
         return None
@@ -95,8 +95,8 @@ def give_up(
     fs: FileSystem, directory: Path, checkpointer: Checkpointer, why: str, sound_index: int, now_ms: int
 ) -> list[str]:
     """Marks the state as suspect and sets aside every checkpoint newer than `sound_index`, the newest entry up to which
-    other nodes had the same rows. No checkpoint is made any more. Returns the names. Blocks; raises OSError,
-    StorageError.
+    other nodes had the same rows. No checkpoint is made any more. Returns the names of the checkpoints set
+    aside. Blocks; raises OSError, StorageError.
 
     The next start then uses a checkpoint of a peer, or an older one and the log. STATE_SUSPECT records up to which
     entry a checkpoint may be trusted, because a crash may come before all newer ones are set aside, or one may be in

@@ -1,5 +1,5 @@
-"""DATA/state/TABLES: CRCs of the state's table files, each computed once when the file is new. A sealed file, magic
-"RMQT".
+"""Keeps DATA/state/TABLES: the CRCs of the state's table files, each computed once when the file is new. It is a sealed
+file with the magic "RMQT":
 
     {name: [size, crc32c]}
 
@@ -59,7 +59,7 @@ class Tables:
             try:
                 crcs[name] = file_crc(self._fs, self._state / name)
             except FileNotFoundError:
-                continue  # compacted away meanwhile
+                continue  # the table was compacted away meanwhile
         if crcs != self.crcs:
             self.crcs = crcs
             write_file(self._fs, self._state / FILE, seal(MAGIC, FORMAT, self._group_id, dict(crcs)))

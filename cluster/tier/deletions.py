@@ -9,8 +9,8 @@ A reader that takes an object's name from the rows or the manifest therefore fin
 segment is gone. The row is the only record of progress: the next leader begins again with the manifest, and an object
 that was removed already is no error.
 
-A DELETE that the network delays does no harm, unlike a delayed DELETE of an upload: the log goes on above these
-segments, so no leader will ever write these names again.
+A DELETE that the network delays does no harm here. Uploads go on above these segments, so no leader will ever write
+these names again. (An upload removes nothing: there, a delayed DELETE could hit an object that is needed.)
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Deletions:
             kept = min(kept, needed)
         going = [row for row in rows if row.state is TierState.DELETING]
         gone = [row for row in rows if row.state is not TierState.DELETING and row.end <= kept]
-        # DELETING is in the log before an object goes: no node reads what may be missing, whoever leads.
+        # DELETING is in the log before an object is removed, so no node reads an object that may be missing.
         if gone:
             await self._record(gone[:ENTRY_SEGMENTS_MAX], TierState.DELETING, term)
             return True
@@ -109,7 +109,7 @@ class Deletions:
             now_ms = self._clock.monotonic_ms()
             self._due_ms = {row.base: self._due_ms.get(row.base, now_ms + self._delay_ms) for row in going}
         due = [row for row in going if self._due_ms[row.base] <= now_ms][:STEP_SEGMENTS_MAX]
-        # Not yet: somebody may still read by the manifest that named these objects.
+        # Readers may still use the manifest that named these objects.
         if not due:
             return False
         try:
@@ -132,7 +132,7 @@ class Deletions:
 
     async def _remove(self, row: TierSegment, term: int) -> None:
         for part in row.parts:
-            # Checked before each object: the next leader may have changed the row, which a deposed one does not know.
+            # This is checked before each object. A deposed leader does not know whether the next one changed the row.
             if not self._steps.leads(term):
                 raise DeposedError("the objects are the next leader's business")
             await self._point("tier.remove")

@@ -20,11 +20,11 @@ class NotRecordedError(Exception):
 
 
 class DeposedError(NotRecordedError):
-    """This node does not lead in that term any more; the next leader continues."""
+    """This node does not lead any more in the term for which it began the step; the next leader continues."""
 
 
 class TierSteps:
-    """Proposes steps of the tier. Event loop only."""
+    """Proposes entries that record the states of segments, and waits until they are applied. Event loop only."""
 
     def __init__(self, context: NodeContext, services: Services) -> None:
         self._raw = context.raw

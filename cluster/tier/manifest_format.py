@@ -30,7 +30,7 @@ HEAD_BYTES_MAX = 4096
 
 
 class TierObject(msgspec.Struct, frozen=True, kw_only=True):
-    """An object. `name` is below the cluster's folder."""
+    """An object that holds a part of a segment. `name` is below the cluster's folder."""
 
     name: str
     size: int
@@ -48,7 +48,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     last_index: int
     first_ms: int
     last_ms: int
-    """The log times of the first and the last entry."""
+    """`first_ms` and `last_ms`: the log times of the first and the last entry."""
     term: int
     parts: list[TierObject]
     index: list[TierObject]
@@ -87,7 +87,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     """The content of `manifest/HEAD`."""
 
     schema: int
-    """The schema of the manifest."""
+    """The version of the format of HEAD and of the manifest."""
     cluster_id: str
     version: int
     term: int
@@ -97,7 +97,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
     """SHA-256 of the manifest's bytes."""
     level: int = BASELINE
-    """The level of the cluster when it was written."""
+    """The level of the cluster when HEAD was written."""
 
 
 ROWS_AT_ONCE = 64
@@ -118,8 +118,9 @@ def decode(data: Data, kind: type[T]) -> T:
 
 
 def decode_head(data: Data) -> Head:
-    """Decodes HEAD. Raises OtherFormat if this version cannot read it, because HEAD may then say what this version
-    would lose. Raises msgspec.DecodeError if it is malformed, or does not name a manifest of its version."""
+    """Decodes HEAD. Raises OtherFormat if it has a format or a level that this version does not know; the caller must
+    not replace it then, because it could lose what a newer version wrote. Raises msgspec.DecodeError if HEAD is
+    malformed, or does not name a manifest of its version."""
     schema = decode(data, Schema).schema
     if not is_known(schema, SCHEMA):
         what, why, fix = why_unknown(HEAD, schema, SCHEMA)
@@ -134,7 +135,7 @@ def decode_head(data: Data) -> Head:
 
 
 def segment_of(row: TierSegment) -> Segment:
-    """Returns the entry of a manifest for a row."""
+    """Returns the Segment that a manifest has for a row of the tier."""
     span = row.span
     parts = [TierObject(name=p.name, size=p.size, xxh3=p.digest.hex(), crc32c=p.crc32c) for p in row.parts]
     return Segment(
@@ -151,7 +152,8 @@ def segment_of(row: TierSegment) -> Segment:
 
 
 async def segments_of(rows: Sequence[TierSegment]) -> list[Segment]:
-    """Returns the entries of a manifest for many rows, in several turns of the event loop: each row takes 15 us."""
+    """Returns the Segments that a manifest has for many rows. Works in several turns of the event loop, because each
+    row takes 15 us."""
     found: list[Segment] = []
     for at in range(0, len(rows), ROWS_AT_ONCE):
         await asyncio.sleep(0)

@@ -1,7 +1,7 @@
 """Pages of the manifest: the older segments, in immutable objects that each new version of the manifest names again.
 
-Page boundaries depend on positions of the log and, where segments are small, on log times. Every leader therefore cuts
-the pages alike and gets the same bytes. A page changes only if the tier gives up its first segments; the rest then
+Page boundaries depend only on positions of the log and, where segments are small, on log times. Every leader therefore
+cuts the pages alike and gets the same bytes. A page changes only if the tier gives up its first segments; the rest then
 becomes another page.
 """
 
@@ -115,7 +115,7 @@ class ManifestPages:
         for copy in range(COPIES_MAX):
             name = page_name(rows[0].base, rows[-1].end, digest[:16], copy)
             if not await holds(self._store, f"{self._folder}/{name}", body):
-                with suppress(AlreadyExists):  # torn: objects are never replaced, another name is tried
+                with suppress(AlreadyExists):  # it is damaged; objects are never replaced, so the next name is tried
                     await self._store.create(f"{self._folder}/{name}", body)
                 if not await holds(self._store, f"{self._folder}/{name}", body):
                     continue
@@ -130,12 +130,12 @@ class ManifestPages:
         raise BadAnswer(f"a page of the manifest read back wrong {COPIES_MAX} times", "look at the store")
 
     def published(self, begins: int) -> None:
-        """Records that the newest version begins at that position."""
+        """Records the position `begins` at which the tier begins in the version that was just published."""
         self._begins.append(begins)
 
     async def drop_old(self) -> None:
-        """Removes pages that no readable version names: those that begin below the beginning of each remembered
-        version.
+        """Removes pages that no readable version names: those that begin below the lowest position in `_begins`. Does
+        nothing until this node has published KEPT + 1 versions.
 
         Pages of later leaders begin there or above, so a removal that is delayed never hits one of them.
         """

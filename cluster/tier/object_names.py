@@ -36,7 +36,7 @@ class PartName(NamedTuple):
         return f"{self.folder}/{self.base:020d}-{self.end:020d}.{self.digest}{copy}.{_SUFFIX[self.folder]}"
 
     def is_of(self, data: bytes) -> bool:
-        """Returns True if this content belongs to this name."""
+        """Returns True if the digest in the name is that of `data`."""
         return self.digest == xxh3_128(data).hexdigest()[:16]
 
 

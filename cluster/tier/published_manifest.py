@@ -63,11 +63,11 @@ class ManifestPublisher:
         Raises StoreError. Conflict means that another leader has published, so the caller must read the rows again.
         BadAnswer means that the written manifest cannot be read, so the caller must publish it again."""
         known, tag = await self._head()
-        # Never backwards: a deposed leader that is slow must not hide segments that a later version names.
+        # HEAD never goes back: a deposed leader that is slow must not hide segments that a later version names.
         if known is not None and (known.term, known.applied_index) >= (term, applied_index):
             if await self._is_true(known):
                 return Published(known.version, known.applied_index, False)
-            known = None  # otherwise one flipped digit would stop all later publishing
+            known = None  # otherwise one damaged digit in HEAD could stop all later publishing
         version = 1 + (await self._newest_version() if known is None else known.version)
         verified = [row for row in rows if row.state is TierState.VERIFIED]
         *older, newest = list(stretches(verified, self._page_bytes)) or [()]
@@ -78,7 +78,7 @@ class ManifestPublisher:
             name, body = encode(manifest)
             with suppress(AlreadyExists):  # an earlier attempt wrote this very content and came no further
                 await self._store.create(f"{self._folder}/{name}", body)
-            # Read back before HEAD names it: readers trust what HEAD names.
+            # The manifest is read back before HEAD names it, because readers trust what HEAD names.
             if await holds(self._store, f"{self._folder}/{name}", body):
                 break
             version += 1  # objects are never replaced, so another version gets another name
@@ -94,7 +94,8 @@ class ManifestPublisher:
             sha256=sha256(body).hexdigest(),
             level=level,
         )
-        # Replaced only if it is still the HEAD that was read: of two leaders one learns here that it is not alone.
+        # HEAD is replaced only if it is still the one that was read. If another leader has replaced it, this one raises
+        # Conflict.
         if tag:
             await self._store.replace(f"{self._folder}/{HEAD}", msgspec.json.encode(head), tag)
         else:
@@ -172,13 +173,14 @@ class ManifestPublisher:
         return newest
 
     async def _drop_old(self, version: int) -> None:
-        """Removes manifests that no reader can have begun to read lately."""
+        """Removes manifests that are more than KEPT versions older than `version`, and old pages. A reader that has
+        just read HEAD therefore still finds its manifest. Does nothing unless `version` is a multiple of KEPT."""
         if version % KEPT:
-            return  # a listing takes a request for each thousand names
+            return  # it is not listed each time: a listing takes a request for each thousand names
         low = f"{MANIFESTS}/{max(0, version - KEPT):020d}"
         async for info in self._store.list(f"{self._folder}/{MANIFESTS}"):
             name = info.name.removeprefix(f"{self._folder}/")
-            # Newer ones stay: a reader that has just read an older HEAD still follows it.
+            # Newer manifests stay: a reader that has just read an older HEAD still follows it.
             if name != HEAD and name < low:
                 await self._store.delete(info.name)
         await self._pages.drop_old()
@@ -189,6 +191,6 @@ def _who(of: Head | TierManifest) -> tuple[int, int, int, str]:
 
 
 def encode(manifest: TierManifest) -> tuple[str, bytes]:
-    """Returns a version's name and content."""
+    """Returns (name below the cluster's folder, content) of the manifest's object."""
     body = msgspec.json.encode(manifest)
     return manifest_name(manifest.version, sha256(body).hexdigest()[:16]), body

@@ -52,7 +52,7 @@ class Looked(NamedTuple):
     position: int
     """No entry below this position has messages."""
     first_ms: int | None
-    """Log time of the entry that begins at `position`, if it has messages."""
+    """Log time of the entry that begins at `position`, if it has messages; None if no entry with messages was found."""
 
 
 class SegmentReads:
@@ -65,8 +65,9 @@ class SegmentReads:
         self._read_bytes = read_bytes
         self._lane = LaneCalls(context, "tier", RaftLogError)
         self._room = _room_of(0)
-        """The memory of the last piece. Getting 64 MiB anew costs the kernel as much as reading and checking them. It
-        begins at a page boundary, so that a directory store can have the disk read straight from it."""
+        """The memory of the last piece, which is used again. Getting 64 MiB anew costs the kernel as much as reading
+        and checking them. The memory begins at a page boundary, so a directory store can write it to the disk without
+        a copy."""
 
     def start(self) -> None:
         """Starts the lane; called before the first call."""
@@ -81,8 +82,9 @@ class SegmentReads:
         return await self._lane.ask(lambda: self._find(base))
 
     async def piece(self, base: int, end: int, size_max: int = OBJECT_BYTES_MAX) -> Piece:
-        """Returns frames from the one at `base` on: as many as fit into `size_max`, and none at or above `end`. Raises
-        RaftLogError if they were trimmed in the meantime, or are damaged on this node and not yet repaired."""
+        """Returns frames from the one at `base` on: as many as fit into `size_max`, but at least one, and none at or
+        above `end`. Raises RaftLogError if they were trimmed in the meantime, or are damaged on this node and not yet
+        repaired."""
         return await self._lane.ask(lambda: self._read(base, end, size_max))
 
     async def first_message(self, position: int) -> Looked:
@@ -143,7 +145,7 @@ class SegmentReads:
         """Returns at least `size` bytes of memory that nobody reads: an upload that was given up may still read the
         previous piece."""
         if len(self._room) < size or not _is_free(self._room):
-            self._room = _room_of(size)  # the next one may be a little longer
+            self._room = _room_of(size)  # rounded up, because the next piece may be a little longer
         return self._room
 
 
@@ -160,7 +162,8 @@ def _rounded(size: int) -> int:
 
 
 def _is_free(room: mmap.mmap) -> bool:
-    """Returns True if no memoryview of the memory is left, because only then can its length change."""
+    """Returns True if no memoryview of the memory is left. Tests it by setting the length, which fails while there is
+    one."""
     try:
         room.resize(len(room))
     except BufferError:
@@ -186,8 +189,8 @@ class LaneCalls:
     """Calls on a lane that are awaited one by one. They run and are answered in order. Event loop only."""
 
     def __init__(self, context: NodeContext, name: str, raises: type[Exception]) -> None:
-        """`name` is the lane's. A call may raise `raises`, and its caller gets the error; any other error stops the
-        node."""
+        """`name` is the name of the lane. A call may raise `raises`, and its caller gets the error; any other error
+        stops the node."""
         self._context = context
         self._name = name
         self._raises = raises

@@ -154,7 +154,7 @@ COPIES_MAX = 4
 
 
 class Chunk(NamedTuple):
-    """Bytes of a file, and their checksums. The reader computes them, on a node off the event loop."""
+    """Bytes of a file, and their checksums. Whoever reads the bytes computes them, on a node off the event loop."""
 
     data: bytes
     sha256: str
@@ -163,7 +163,7 @@ class Chunk(NamedTuple):
 
 
 def chunk_of(data: bytes) -> Chunk:
-    """Returns the bytes with their checksums: 30 ms for a part."""
+    """Returns the bytes with their checksums. Takes 30 ms for a part of PART_BYTES."""
     return Chunk(data, sha256(data).hexdigest(), crc32c(data))
 
 
@@ -174,15 +174,16 @@ class FileSource(NamedTuple):
     """Path below the set's root."""
     size: int
     read: Callable[[int, int], Awaitable[Chunk]]
-    """A function (start, size) that returns exactly as many bytes. Raises OSError, EOFError."""
+    """A function (start, size) that returns exactly `size` bytes of the file from `start` on. Raises OSError,
+    EOFError."""
 
 
 class SetWriter:
     """Writes one set, with one part in memory at a time."""
 
     def __init__(self, store: ObjectStore, folder: str, prefix: str, known: Iterable[StoredFile] = ()) -> None:
-        """`folder`: "" or the folder below which all names are. `prefix` begins the names of new parts, and of no other
-        set's. `known`: the files of the newest set, whose parts are reused if the content is the same."""
+        """`folder`: "" or the folder below which all names are. `prefix`: the names of new parts begin with it, and no
+        other set uses it. `known`: the files of the newest set, whose parts are reused if the content is the same."""
         self._store = store
         self._folder = f"{folder}/" if folder else ""
         self._prefix = prefix

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SHARED = ("log/", "index/")
 """Folders of a cluster whose objects the rows of a restored cluster name too. An object's name contains a hash of its
-content."""
+content, so in every cluster the same name means the same content."""
 
 
 class LineageStore:
@@ -332,8 +332,8 @@ def access_of(context: NodeContext, storage: NodeStorage, services: Services) ->
 
 
 def where_of(store: ObjectStore) -> Callable[[str], str]:
-    """Returns a function from an object's name to the name under which it lies. In a restored cluster that may be below
-    an ancestor's id."""
+    """Returns a function from an object's name to the name under which the object lies. In a restored cluster, the
+    latter may begin with an ancestor's id."""
     return store.where if isinstance(store, LineageStore) else str
 
 
@@ -375,7 +375,7 @@ def index_files_of(context: NodeContext, storage: NodeStorage) -> IndexFiles:
 def scrubs_of(
     context: NodeContext, storage: NodeStorage, services: Services, access: TierAccess | None, tier: Tier
 ) -> TierScrubs | None:
-    """Returns the scrubs; None without a tier."""
+    """Returns the service that scrubs the tier, with its first scrub planned; None without a tier."""
     if access is None:
         return None
     folder = str(storage.directory.identity.cluster_uuid)

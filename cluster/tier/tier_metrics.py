@@ -41,7 +41,7 @@ class TierMetrics(ServiceMetrics):
         self.state_copy.set(-1)
 
     def moved(self, state: TierState) -> None:
-        """Counts a step that is in the log."""
+        """Counts a segment whose new state was recorded in the log."""
         self._moved.labels(state.name.lower()).inc()
 
     def pending(self, size: int, age_ms: int, verified: int) -> None:

@@ -53,7 +53,7 @@ class TierSegmentView(msgspec.Struct, frozen=True, kw_only=True):
     last_ms: int
     """`first_ms` and `last_ms`: log times of the segment's first and last entry."""
     parts: list[str]
-    """Names of its objects."""
+    """Names of the segment's objects."""
     stored_bytes: int
 
 
@@ -79,7 +79,7 @@ class TierView(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     """URL of the tier as configured on this node; "" if tiering is off here."""
     stop_grace_ms: int
-    """Milliseconds that `raftmq down` waits, unless it is told."""
+    """Milliseconds that `raftmq down` waits until everything is in the tier, unless `--grace` says otherwise."""
     cluster_id: str
     log_begins: int
     sealed_end: int
@@ -95,14 +95,15 @@ class TierView(msgspec.Struct, frozen=True, kw_only=True):
     pending_bytes: int
     """Bytes of sealed segments that are not verified."""
     pending_age_ms: int
-    """Log time, in milliseconds, since the oldest of these segments was sealed."""
+    """Log time, in milliseconds, since the oldest sealed segment that is not verified was sealed; 0 if there is
+    none."""
     window_ms: int
     """On the leader: age in milliseconds of log time of the oldest message that the tier does not hold, whether its
     segment is sealed or not; 0 if there is none."""
     failing: str
     """On the leader: the reason why the last attempt failed; "" if it succeeded."""
     failing_ms: int
-    """Milliseconds since the first of the attempts that failed in a row."""
+    """Milliseconds since the first of the attempts that failed in a row; 0 if the last attempt succeeded."""
     failures: int
     """Attempts that failed since this node began to lead."""
     manifest_version: int | None
@@ -134,7 +135,8 @@ LOOK_EVERY_S = 1.0
 LOOKS_IN_VAIN = 10
 """Looks without work after which the memory of a piece is freed. A busy node closes a segment every other second."""
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.05, 30.0
-"""Seconds between failed attempts. The limit doubles, and the pause is a random part of it (full jitter)."""
+"""The first and the largest limit, in seconds, of the pause after a failed attempt. The limit doubles with each failure
+in a row; the pause is a random part of it (full jitter)."""
 STUCK = Code("tier_stuck", "warning", "raftmq tier status")
 LEASE, LEASE_MS = "upload to the tier", 600_000
 PUBLISH_EVERY_MS = 10_000
@@ -146,7 +148,8 @@ FAILURES = (StoreError, RaftLogError, OSError, BadPartError, NotRecordedError)
 
 
 class Tier:
-    """The tier of a node. Event loop only."""
+    """The tier of a node: on the leader, it uploads and removes segments, publishes manifests and copies the state. On
+    every node, it shows the tier. Event loop only."""
 
     def __init__(
         self,
@@ -207,8 +210,8 @@ class Tier:
 
     @property
     def known(self) -> bool:
-        """True if this node has found since its start that the store holds what its rows name. Nothing is evicted
-        before."""
+        """True if this node has found since its start that the store holds objects that its rows name. Until then,
+        nothing is evicted."""
         return self._probed
 
     def part(self) -> Part:
@@ -245,8 +248,8 @@ class Tier:
         await self._store.close()
 
     def tick(self, now_ms: int) -> None:
-        """Called several times a second: begins the work when the node becomes leader, and ends it when it was
-        deposed."""
+        """Starts the leader's work if this node leads and no work is running, and updates the metrics once a second.
+        The work ends by itself when the node is deposed. Called several times a second."""
         if self._store is None:
             return
         if (self._task is None or self._task.done()) and self._writes_open():
@@ -277,13 +280,13 @@ class Tier:
     # --- the leader --------------------------------------------------------------------------------------------------
 
     async def _lead(self, term: int, deletions: Deletions) -> None:
-        """Works until this node no longer leads in that term."""
+        """Does one step after the other until this node no longer leads in `term`."""
         pause_s, idle = PAUSE_FIRST_S, 0
         try:
             while self._steps.leads(term):
                 try:
                     busy = await self._step(term, deletions)
-                # Whatever is half done is the next leader's: the rows say how far it came.
+                # The next leader finishes what is half done: the rows say how far this one came.
                 except DeposedError:
                     return
                 except FAILURES as error:
@@ -316,9 +319,10 @@ class Tier:
             pass
 
     async def _step(self, term: int, deletions: Deletions) -> bool:
-        """Does the next step; returns False if there is nothing to do."""
+        """Publishes a manifest if one is due, removes objects, and uploads the next segment, or closes a segment by
+        age. Copies a part of the state if there is nothing else. Returns False if there was nothing to do."""
         await self._ages.look()
-        # Nothing is written to, and nothing evicted into, a store that has not shown that it is this cluster's.
+        # Before anything is written or evicted, the store must show that it is this cluster's.
         if not self._probed:
             assert self._store is not None
             await require_own(self._store, self._cluster_id, self._state.tier.rows)
@@ -326,7 +330,7 @@ class Tier:
             self._probed = True
         if self._context.clock.monotonic_ms() >= self._publish_due_ms:
             await self._publish(term)
-        # Removals before uploads: a full store takes nothing more, and both would stand still.
+        # Removals come before uploads. Otherwise a full store, which refuses uploads, would stop both.
         removed = await deletions.step(term)
         if self._expiry is not None:
             removed |= await self._expiry.step()
@@ -359,7 +363,7 @@ class Tier:
         return True
 
     async def _copy_state(self, term: int) -> bool:
-        """Writes the next part of a copy of the state; returns False if there was nothing to write."""
+        """Writes the next file of a copy of the state; returns False if there was nothing to write."""
         rows = self._state.tier.rows
         if self._copier is None or not rows:
             return False
@@ -367,8 +371,8 @@ class Tier:
         return await self._copier.step(self._state.kept.position, end, lambda: self._steps.leads(term))
 
     def _restored_from(self) -> int | None:
-        """Returns the lowest position of the log that a restore from the newest usable copy of the state needs; None if
-        no copies are made."""
+        """Returns the lowest position of the log that a restore from the newest usable copy of the state needs: 0 if
+        there is no such copy, None if no copies are made."""
         if not self._context.config.tier.state_every_ms or self._copier is None:
             return None
         end = self._state.tier.verified_to(self._state.trim_position)
@@ -382,8 +386,8 @@ class Tier:
             span = row.span
         else:
             found = await self._reads.sealed(base)
-            # The first entry behind the segment is applied, so all of the segment is committed: no conflict can cut it,
-            # and its rows no longer change.
+            # A segment is uploaded once the first entry behind it is applied. Then all of it is committed, no conflict
+            # can cut it, and its rows no longer change.
             if found is None or self._state.applied_mark.end_position <= found.span.end:
                 return False
             span = found.span
@@ -391,7 +395,8 @@ class Tier:
         return True
 
     async def _publish(self, term: int) -> bool:
-        """Publishes a manifest; returns False if there was nothing to publish."""
+        """Publishes a manifest; returns False if nothing has changed since the last one. Raises DeposedError,
+        StoreError."""
         self._publish_due_ms = self._context.clock.monotonic_ms() + PUBLISH_EVERY_MS
         # The index is read before the rows, so that the rows are never older than it.
         index = self._state.applied.index
@@ -426,8 +431,8 @@ class Tier:
         return (await self._reads.piece(base, end)).data
 
     def seal(self) -> EntryId:
-        """Makes the next entry begin a new segment, so that everything before it can be uploaded. Raises NotLeaderError
-        and ProposalDroppedError."""
+        """Proposes an entry that begins a new segment, so that everything before it can be uploaded, and asks for a
+        copy of the state. Returns the entry's id. Raises NotLeaderError and ProposalDroppedError."""
         if not self._writes_open():
             raise NotLeaderError("this node does not lead, or does not take writes yet")
         entry = self._propose_roll()

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 COPIES_MAX = 8
-"""The most names that are tried for one part: a store that damages as many objects is broken."""
+"""The most attempts to write the parts of a segment: a store that damages as many objects is broken."""
 
 
 class BadPartError(Exception):
-    """An object does not hold the bytes that were written to it."""
+    """Parts of a segment still read back wrong after COPIES_MAX attempts."""
 
 
 class PartContent(NamedTuple):
@@ -82,21 +82,22 @@ class Uploader:
         self._index = index
 
     async def upload(self, base: int, span: SegmentSpan, known: TierSegment | None, term: int) -> None:
-        """Continues from `known`, the segment's row, until the segment is VERIFIED. Raises StoreError, RaftLogError,
-        OSError, BadPartError and NotRecordedError; the caller may always call again."""
+        """Continues from `known`, the segment's row, until the segment is VERIFIED. `known`: None if the upload has not
+        begun. Raises StoreError, RaftLogError, OSError, BadPartError and NotRecordedError; the caller may always call
+        again."""
         state = TierState.UPLOADING if known is None else known.state
         parts = () if known is None else known.parts
         if known is None:
-            # The row before the first object: whoever leads next knows what may lie in the store without a state.
+            # The row comes before the first object, so that the next leader knows which segment may have objects.
             await self._record(base, TierState.UPLOADING, term, span)
         if state is TierState.UPLOADING:
             parts = await self._write(base, span, set())
             await self._record(base, TierState.UPLOADED, term, parts=parts)
-        # VERIFIED is what lets the nodes remove their copy, so nothing is trusted before it was read back.
+        # The nodes may remove their copy of a VERIFIED segment, so every part is read back first.
         avoid: set[str] = set()
         for _ in range(COPIES_MAX):
             bad = await self._bad_parts(parts)
-            # Every byte was read back as it was written: only now may the row say so.
+            # Every byte was read back as it was written. Only now may the row be VERIFIED.
             if not bad:
                 await self._record(base, TierState.VERIFIED, term)
                 return
@@ -104,7 +105,7 @@ class Uploader:
                 logger.warning("tier: %s is written again: %s", name, why)
             self._metrics.rewritten.inc(len(bad))
             avoid |= bad.keys()
-            # Under other names: a bad object is never overwritten, because a reader may hold its name.
+            # The new objects get other names. A bad object is never overwritten, because a reader may hold its name.
             parts = await self._write(base, span, avoid)
             await self._record(base, TierState.UPLOADED, term, parts=parts)
         raise BadPartError(f"the segment at {base} read back wrong {COPIES_MAX} times: {', '.join(sorted(avoid))}")
@@ -180,20 +181,20 @@ class Uploader:
         return "" if crc == part.crc32c else f"its CRC-32C is {crc:08x} instead of {part.crc32c:08x}"
 
 
-# Measures how long the oldest message has waited for the store, and closes its segment when that is too long (ADR
-# 0087).
+# Measures how long the oldest message has waited for the store, and says when its segment is to be closed because that
+# is too long (ADR 0087).
 #
 # Otherwise only full segments are closed, and the last messages of a quiet cluster would be on the nodes only, for
 # days. Only messages count: otherwise the entries with which the tier records its own steps would close one segment
 # after the other without end.
 
 LOOK_BYTES_MAX = 8 << 20
-"""The number of bytes of the log that one call of `look` searches. In that time a cluster writes fewer bytes of entries
-without messages."""
+"""The number of bytes of the log that one call of `look` searches. Between two calls a cluster writes fewer bytes of
+entries without messages, so the search does not fall behind."""
 
 
 class AgeSeals:
-    """Closes segments by age on the leader. Event loop only."""
+    """Decides on the leader whether the segment that is being written is to be closed by age. Event loop only."""
 
     def __init__(self, state: BrokerState, log: SegmentedLog, reads: SegmentReads) -> None:
         self._state = state
@@ -234,8 +235,8 @@ class AgeSeals:
 
     def is_due(self, now_ms: int, after_ms: int, tail: LogTail) -> bool:
         """Returns True if the segment of `tail`, the leader's last entry, written or not, holds a message that has
-        waited for longer than `after_ms` (0: never)."""
-        # What was found lies in an older segment, which is closed already: closing this one would not help.
+        waited for at least `after_ms` of log time (0: never)."""
+        # A message below the tail's segment lies in a segment that is closed already. Closing this one would not help.
         if not after_ms or self._looked.position < tail.segment_base:
             return False
         return self.window_ms(now_ms) >= after_ms

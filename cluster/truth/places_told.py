@@ -1,4 +1,4 @@
-"""Sends the registry which groups have each topic (frame PLACES, docs/wire-protocol.md), on the leader of the first
+"""Tells the registry which groups have each topic (frame PLACES, docs/wire-protocol.md), on the leader of the first
 group.
 
 A connection to a process of the registry gets all topics when it opens, in bounded steps, and then each change. The

@@ -1,4 +1,4 @@
-"""Acts: changes of the truth that clients request from a node of another group than the first.
+"""Carries out acts: changes of the truth that clients request from a node of another group than the first.
 
 The leader of the asked group sends the commands to the leader of the first group. That leader proposes them like its
 own, and replies with their results and the version of the truth that includes them. The caller gets the results once
@@ -103,8 +103,8 @@ class ActsAsked:
         self._ask(commands, or_here, author, is_offer=False)
 
     def offer(self, revocations: Sequence[Command], done: Done) -> None:
-        """Sends revocations of this group to the first group, which carries them out, and calls `done` with the
-        results: on success once this group has copied the changes, however long that takes; on failure at once."""
+        """Sends revocations of this group to the first group, which carries them out. Calls `done` with the results:
+        on success once this group has copied the changes, however long that takes; on failure at once."""
         self._ask([*revocations], done, "", is_offer=True)
 
     def _ask(self, commands: list[Command], done: Done, author: str, *, is_offer: bool) -> None:

@@ -93,8 +93,8 @@ class TruthCopies:
         """Monotonic milliseconds: this node has copied everything that was in the truth at this time. None if it has
         had no confirmation since it started."""
         self._coming: _Copied | None = None
-        """An answer whose version this node has not applied yet; then its time becomes `_sure_ms`. None: no answer
-        waits."""
+        """An answer whose version this node has not applied yet. Once it has, the answer's `at_ms` becomes `_sure_ms`.
+        None if no answer waits."""
         self._told = Seldom(logger)
         self.rejected = ""
         """The reason why this group rejected the newest page; "" if it accepted it."""

@@ -1,4 +1,4 @@
-"""The frames in which a group asks for the truth, on the channel `group`.
+"""Encodes and decodes the frames in which a group asks for the truth, on the channel `group`.
 
     TRUTH         [number, version, level]
     TRUTH_REPLY   [number, version, more]    payload: [[kind, name, row or nil], ...] in msgpack

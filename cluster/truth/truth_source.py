@@ -33,8 +33,8 @@ logger = logging.getLogger(__name__)
 
 FORGET_EVERY_MS: Final = 10_000
 COPIED_MS: Final = 1_000
-"""Milliseconds after its last question during which a group counts as in contact. A change waits at most this long for
-groups to copy it."""
+"""Milliseconds after its last question during which a group counts as in contact. A change waits at most this long, or
+half of its caller's deadline if that is less, for groups to copy it."""
 RETIRED_COPIES_MS: Final = 3_600_000
 """Milliseconds of log time, after a group has retired, for which rows of ended names are still kept for it. Its nodes
 must copy those rows before they come to the row that says that the group has retired. After this time its nodes may be
@@ -94,8 +94,8 @@ class TruthSource:
         self, state: BrokerState, reads: TruthReads, submit: Submit, slice_names: int, deadline_ms: int = 2 * COPIED_MS
     ) -> None:
         """`submit` proposes commands (`cluster.replication.proposals.Proposals.submit_commands`). `slice_names`: the
-        number of names that get a row in the journal by one entry (`Environment.sweep_rows`). `deadline_ms`: the time
-        for which a caller waits for a change."""
+        number of names that get a row in the journal by one entry (`Environment.sweep_rows`). `deadline_ms`: the
+        milliseconds for which a caller waits for a change."""
         self._state, self._reads, self._submit, self._slice_names = state, reads, submit, slice_names
         self._wait_ms = min(COPIED_MS, deadline_ms // 2)
         self._asking: dict[TruthLink, TruthQuestion] = {}
@@ -197,8 +197,8 @@ class TruthSource:
             del self._heard[link]
 
     def _reached(self) -> int:
-        """Returns the highest version that all groups have for which changes wait; INDEX_MAX if there is no such
-        group."""
+        """Returns the highest version that every group in contact has copied, apart from slow groups; INDEX_MAX if
+        there is no such group."""
         self._forget_silent()
         groups = {link.group for link in self._heard} - self._slow
         return min((self._copied[group] for group in groups), default=INDEX_MAX)

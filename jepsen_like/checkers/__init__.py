@@ -1,4 +1,4 @@
-"""Checkers: what a history proves about the system that made it. See docs/checkers.md.
+"""Checkers decide what a history proves about the system that made it. See docs/checkers.md.
 
 verdict = check(ops, "log")
 verdict.outcome            # "valid", "invalid" or "unknown"

@@ -39,5 +39,5 @@ _GRAVITY: Final = {kind: i for i, kind in enumerate(KINDS)}
 
 
 def gravity(kind: str) -> int:
-    """Returns the position of a kind in the order of gravity. Raises KeyError for a kind that is not declared."""
+    """Returns the position of a kind in KINDS; 0 is the gravest. Raises KeyError for a kind that is not in KINDS."""
     return _GRAVITY[kind]

@@ -19,7 +19,9 @@ from jepsen_like.history import Operation
 NAME = "availability"
 
 REST_NS = 2_000_000_000
-"""Nanoseconds without a new attempt by any client after which clients no longer count as waiting."""
+"""The longest gap, in nanoseconds, between the end of all earlier attempts and the next attempt that is still a part of
+one outage.
+"""
 
 
 class Outage(NamedTuple):
@@ -83,7 +85,9 @@ class Attempts:
             self._unsuccessful.update(operation[0].index for operation in completed if operation.outcome != "ok")
 
     def close(self, still_open: list[Operation]) -> None:
-        """Adds the operations that never completed, which count as waiting until the last attempt; sorts all."""
+        """Adds the operations that never completed. They count as waiting until the last attempt began. Sorts the
+        columns: `successes` by time, the others by invocation.
+        """
         self.invoked.extend([asked.index for asked, _ in still_open])
         self.invoked_ns.extend([asked.time_ns for asked, _ in still_open])
         self.ended_ns.extend([max(self.invoked_ns, default=0)] * len(still_open))
@@ -101,8 +105,9 @@ class Attempts:
 
 
 def check(operations: Operations, attempts: Attempts, workload: Workload) -> CheckerResult:
-    """Measures outages and failover times. The only anomaly is a cluster in which no operation succeeds after the last
-    fault."""
+    """Measures outages and failover times. Reports one kind of anomaly, `no-recovery`: the workload requires recovery,
+    but no operation succeeded after the last fault was lifted.
+    """
     findings = Findings()
     faults = faults_of(operations)
     pauses = outages(attempts)
@@ -135,8 +140,8 @@ def faults_of(operations: Operations) -> list[InjectedFault]:
 
 
 def outages(attempts: Attempts, at_least_ns: int = 1_000_000) -> list[Outage]:
-    """Returns the periods between two successes that were longer than `at_least_ns` and in which clients were waiting
-    or trying.
+    """Returns the periods without a success that were longer than `at_least_ns` and in which clients were waiting or
+    trying.
 
     An outage begins when a client was first left waiting: a period in which no client asked anything is no outage.
     """
@@ -176,8 +181,8 @@ def _waited(start: int, end: int, waiting_until: int, tries: Iterable[tuple[int,
 def failover_times(pauses: list[Outage], faults: list[InjectedFault]) -> dict[str, dict[str, int]]:
     """Returns for each kind of fault its count, and p50, p99 and maximum of the longest outage during it, in ms.
 
-    An outage is counted from the fault, at most until the next fault begins; one that outlasts the fault counts in full
-    length.
+    An outage counts for a fault if it ends after the fault began, and begins before the fault was lifted and before the
+    next fault began. It is measured from the start of the fault, or from its own start if that is later, to its end.
     """
     ends = [pause.end_ns for pause in pauses]
     times: dict[str, list[int]] = defaultdict(list)
@@ -198,8 +203,9 @@ def _spread(ordered: list[int]) -> dict[str, int]:
 
 
 def quantile(ordered: list[int], share: float) -> int:
-    """Returns a quantile by the nearest rank: the smallest value that is at least as large as this share of the
-    values."""
+    """Returns a quantile of ascending values by the nearest rank: the smallest value that is at least as large as this
+    share of the values. Raises IndexError if there are no values.
+    """
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 

@@ -33,8 +33,9 @@ class Evidence:
 
     @classmethod
     def of(cls, batches: Iterable[list[Op]], error: Callable[[Op, str], Exception]) -> Evidence:
-        """Gathers the evidence from all steps. Raises `error` for impossible steps, MalformedStep for sends and reads
-        of another shape."""
+        """Gathers the evidence from all steps. Raises the exception that `error` returns for an impossible step, and
+        MalformedStep for a send or read whose value has the wrong shape, or an id that was sent twice.
+        """
         self, pairing = cls(), Pairing(error)
         for batch in batches:
             completed = pairing.feed(batch)
@@ -62,7 +63,7 @@ _BATCH = 2048
 
 
 def check(history: Iterable[Op], workload: Workload | str) -> Verdict:
-    """Checks a history. A history that cannot be understood gives `unknown`, with the line of its file.
+    """Checks a history. The verdict on a history that cannot be understood is `unknown`, with the line of its file.
 
     Raises ValueError if there is no workload of that name.
     """
@@ -78,8 +79,8 @@ def check(history: Iterable[Op], workload: Workload | str) -> Verdict:
 
 
 def check_file(path: Path, workload: Workload | str | None = None) -> tuple[Verdict, Sequence[Op]]:
-    """Checks a file by the workload that it names, or by `workload`. A foreign, truncated or edited file gives
-    `unknown`, with the line.
+    """Checks a history file by `workload`; if that is None, by the workload that the file names. Returns the verdict
+    and the steps. The verdict on a foreign, truncated or edited file is `unknown`, with the line.
 
     The returned steps are read from the file again when they are accessed. Raises OSError if the file cannot be read.
     """

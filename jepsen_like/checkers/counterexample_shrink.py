@@ -1,9 +1,9 @@
 """Shrinks the proof that a register is not linearizable, so that a person can read it.
 
-Only calls are removed whose removal leaves any linearizable history linearizable. So if the remaining calls are not
-linearizable, the whole history is not, either. The calls that may be removed are:
+A call is removed only if every linearizable history stays linearizable without such a call. So if the remaining calls
+are not linearizable, the whole history is not, either. The calls that may be removed are:
 
-- everything after the first completion that no order explains; calls that were open then become unknown;
+- all calls after the first completion that no order explains; calls that were open at that time become unknown;
 - reads, one by one;
 - all writes of one value together with all reads of it, if there are no compares.
 """
@@ -27,9 +27,10 @@ def smallest(calls: list[Call], stuck: Call, model: Model) -> list[Call]:
 
 
 def _shortest_prefix(calls: list[Call], stuck: Call, model: Model) -> list[Call]:
-    """Returns the history up to the first completion that no order explains. It is found by halving, because prefixes
-    of a linearizable history are linearizable. The stuck call is only a good first guess: a path that got less far may
-    have stopped later."""
+    """Returns the history up to the first completion that no order explains. A binary search finds it, because prefixes
+    of a linearizable history are linearizable. The first guess is the completion of `stuck`, the call that the search
+    could not place on its longest path; on a shorter path it may have stopped at a later call.
+    """
 
     def proves(end: int) -> bool:
         return search(_until(calls, end), model, _STEPS_PER_PREFIX).linearizable is False

@@ -22,7 +22,8 @@ Every `f` that a checker understands, with the value of its invocation and what 
     leader          node, term, [group]                                  - (a point in time)
     phase           name                                                 - (a point in time)
 
-`repeat` is one more arrival of a send that bears its identity, to any queue: it must be told where the message is.
+`repeat` sends the message of an earlier `send` again, with the same identity and to any queue. The answer must name the
+place where the first one is stored.
 `read` is the final read of one replica, made after the last send from nodes that have caught up. A completion may
 repeat the fields of its invocation.
 """
@@ -43,7 +44,7 @@ NOTES = frozenset({FAULT, LEADER, PHASE})
 """Kinds of steps about the run itself, which no client performed."""
 
 NOT_CLIENTS = NOTES | {"read", "digest"}
-"""NOTES, and reads of single replicas, which say nothing about the availability of the cluster."""
+"""NOTES, and the kinds that read a single replica. They say nothing about the availability of the cluster."""
 
 VOCABULARY = NOTES | {
     *("send", "repeat", "read", "poll", "rebalance", "max_offset"),
@@ -89,7 +90,7 @@ class Operations:
         return frozenset(f for f, found in self._by_f.items() if found)
 
     def of(self, *kinds: str) -> list[Operation]:
-        """All operations of these kinds, in order of invocation."""
+        """Returns all operations of these kinds, in order of invocation."""
         found = [self._by_f[f] for f in kinds if self._by_f.get(f)]
         if len(found) == 1:
             return found[0]
@@ -102,7 +103,9 @@ class Operations:
 
 @contextmanager
 def values_of(operations: list[Operation]) -> Iterator[Iterator[Operation]]:
-    """A context in which a value that lacks a required field raises MalformedStep for the operation being read."""
+    """Yields an iterator over the operations. If the body of the context fails on a value, because a field is missing
+    or has the wrong type, MalformedStep is raised for the operation that was read last.
+    """
     walk = iter(operations)
     try:
         yield walk
@@ -116,7 +119,7 @@ def values_of(operations: list[Operation]) -> Iterator[Iterator[Operation]]:
 
 
 def queue_of(value: dict[str, Any]) -> TopicQueue:
-    """Returns the queue that a value names. Raises KeyError or TypeError."""
+    """Returns the queue that a value names. Raises KeyError for a missing field, TypeError for one of another type."""
     topic, queue_id = value["topic"], value["queue_id"]
     if not isinstance(topic, str) or not isinstance(queue_id, int):
         raise TypeError("topic is a string and queue_id a whole number")

@@ -41,7 +41,9 @@ def check(operations: Operations, messages: Messages, workload: Workload) -> Che
 
 
 def judge(messages: Messages, findings: Findings, *, ordered: bool) -> None:
-    """Runs all passes over sends and dumps."""
+    """Runs all passes over sends and dumps (replicas' copies of queues), and adds the anomalies to `findings`. Checks
+    the order of each producer's sends only if `ordered`.
+    """
     suspicious: set[TopicQueue] = set()
     shelves = dict(messages.shelves)
     waiting = {send.message_id: send for send in messages.unknown}
@@ -70,8 +72,9 @@ def judge(messages: Messages, findings: Findings, *, ordered: bool) -> None:
 
 
 def _repeats(messages: Messages, findings: Findings) -> None:
-    """Checks that a repeated send is answered with the place of the one message. A repeat whose send is not in the
-    history is ignored: the send was left out because its message may be gone."""
+    """Checks that a repeated send was answered with the place where its message is stored. Ignores a repeat whose send
+    is not in the history: the send was left out because its message may be gone.
+    """
     for repeat in messages.repeats:
         send = messages.sends.get(repeat.message_id)
         if send is None or send.place == (repeat.queue, repeat.offset):
@@ -92,7 +95,7 @@ def unread(messages: Messages) -> list[tuple[int, TopicQueue]]:
 
 
 def statistics(messages: Messages) -> dict[str, Any]:
-    """Returns counts by outcome, and the messages read per node."""
+    """Returns the numbers of sends by outcome, and of the messages that were read from each node."""
     stored = sum(send.found is not None for send in messages.unknown)
     rows = dict.fromkeys(messages.nodes, 0)
     for dumps in messages.dumps.values():
@@ -172,7 +175,8 @@ def _suspicious(messages: Messages, queue: TopicQueue, dumps: list[Dump]) -> set
 
 def _stray(send: Send, queue: TopicQueue, offset: int, earliest: int) -> set[TopicQueue]:
     """Returns the queues to examine in detail because of a row that is not an acknowledged message in its acknowledged
-    place: none if the send's outcome is unknown and this is its only place, else this queue and the message's own.
+    place. Returns none if the send's outcome is unknown, this is its topic and only place, and it was sent before the
+    first read. Else returns this queue and the message's own.
     """
     home = send.place
     if send.found is None:
@@ -214,8 +218,9 @@ def _offset(send: Send) -> int:
 def _real_time(queue: TopicQueue, placed: list[Send], findings: Findings) -> None:
     """Checks real-time order: a comes before b in the queue if a was acknowledged before b was invoked.
 
-    Both lists are walked in time; `highest` is the highest offset among the sends that had been acknowledged when
-    `send` was invoked, and `send` must have a higher one. A send of unknown outcome takes part only as b.
+    Walks the sends by invocation, and the acknowledged ones beside them by completion. `highest` is the send with the
+    highest offset of those that had been acknowledged when `send` was invoked; the offset of `send` must be higher. A
+    send of unknown outcome takes part only as b.
     """
     acked = sorted((send for send in placed if send.queue is not None), key=attrgetter("completed"))
     highest: Send | None = None
@@ -265,8 +270,9 @@ def _higher(a: _Acked, b: _Acked) -> _Acked:
 
 
 def _stale_reads(operations: Operations, messages: Messages, findings: Findings) -> None:
-    """Reports reads of a queue's end that were invoked after an offset was acknowledged, but returned an end below
-    it."""
+    """Reports reads of a queue's end (the next offset) that were invoked after an offset was acknowledged, but returned
+    an end that is not above that offset.
+    """
     frontiers: dict[TopicQueue, tuple[list[int], list[_Acked]]] = {}
     with values_of(operations.answered("max_offset")) as watched:
         for operation in watched:

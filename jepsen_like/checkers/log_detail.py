@@ -13,7 +13,9 @@ from jepsen_like.checkers.verdict import Findings
 
 
 class MessageOnReplica(NamedTuple):
-    """One message in one place on one replica."""
+    """One message in one place on one replica, or in an answer to a poll (`node` is -1). `op` is the index of the step
+    that returned it.
+    """
 
     node: int
     queue: TopicQueue
@@ -42,7 +44,9 @@ def judge_dumps(messages: Messages, queues: set[TopicQueue], findings: Findings)
 
 
 def judge_origin(send: Send | None, message_id: str, copy: MessageOnReplica, findings: Findings) -> None:
-    """Adds a finding if this copy must not exist: its message was never sent, or its send failed."""
+    """Adds a finding if this copy must not exist: its message was never sent, its send failed, or it was read before it
+    was sent or in another topic than it was sent to. A negative `copy.node` means that a poll returned the copy.
+    """
     node: int | None = None if copy.node < 0 else copy.node
     where = place(copy.queue, copy.offset)
     if send is None:
@@ -92,8 +96,9 @@ def _disagreement(dumps: Iterable[Dump], findings: Findings) -> None:
 
 
 def _duplicates(message_id: str, copies: list[MessageOnReplica], findings: Findings) -> None:
-    """Reports a message with several copies. A copy is a place, not a row: one offset that is answered twice is a step
-    back, which `_breaks` reports."""
+    """Reports a message that one node holds in several places. Rows with the same place count once: if a node answers
+    one offset twice, `_breaks` reports it.
+    """
     if len(copies) < 2:
         return
     places: dict[int, dict[tuple[TopicQueue, int], int]] = defaultdict(dict)

@@ -17,7 +17,7 @@ from jepsen_like.checkers.send_columns import QueueSends, SendColumns, no_rows
 from jepsen_like.history import Operation, OpType, group_of_node
 from raftmq_wire.queue_numbers import group_of
 
-# gc=False: a million of these would otherwise be walked by every full collection.
+# gc=False: every full garbage collection would otherwise walk a million sends.
 
 
 class Send(msgspec.Struct, gc=False):
@@ -35,16 +35,18 @@ class Send(msgspec.Struct, gc=False):
     """The queue in which the send was acknowledged; None unless the outcome is ok."""
     offset: int = -1
     found: tuple[TopicQueue, int] | None = None
-    """The queue and offset where a reader first saw the message."""
+    """The queue and offset where the message was first found. None if it was not found, and for acknowledged messages
+    of a queue that is perfect.
+    """
 
     @property
     def place(self) -> tuple[TopicQueue, int] | None:
-        """The place where the send was acknowledged, else the place where it was found."""
+        """The place where the send was acknowledged, else the place where it was found; None if there is neither."""
         return self.found if self.queue is None else (self.queue, self.offset)
 
 
 class Repeat(NamedTuple):
-    """A repeated send that was answered as stored."""
+    """A repeated send that was answered with ok, and the place that the answer named."""
 
     message_id: str
     queue: TopicQueue
@@ -80,9 +82,11 @@ class Dump:
         self.ids: list[str] = []
         self.offsets: list[int] = []
         self.breaks: list[tuple[int, int]] = []
-        """(position, expected offset) of each row whose offset is not one above the offset before."""
+        """(position, expected offset) of each row whose offset is not the expected one: the requested offset for the
+        first row, else one above the offset before.
+        """
         self.fell_back = False
-        """True if any offset is lower than the one before it."""
+        """True if the offset of any row is below the expected one."""
         self.ended = False
         self.next_offset: int | None = None
         self.last_op = -1
@@ -91,7 +95,7 @@ class Dump:
         self._ops: list[int] = []
 
     def extend(self, asked: int, offsets: list[int], ids: list[str], ended: bool, op: int) -> None:
-        """Appends the rows of one answer."""
+        """Appends the rows of one answer. `asked`: the requested offset. `op`: the index of the step that answered."""
         self.ended |= ended
         self.last_op = op
         expected = asked if self.next_offset is None else self.next_offset
@@ -116,8 +120,9 @@ class Dump:
         return self._ops[bisect_right(self._starts, position) - 1]
 
     def passed_at(self, offset: int) -> int:
-        """Returns the index of the answer that went past this offset; of the last one if none did, or if offsets fell
-        back."""
+        """Returns the index of the answer that reached or passed this offset. Returns that of the last answer if none
+        did, or if the offsets ever fell back.
+        """
         if self.fell_back:
             return self.last_op
         position = bisect_left(self.offsets, offset)
@@ -144,7 +149,7 @@ class _Answer(NamedTuple):
     """The answer to one final read, its rows as columns."""
 
     asked: int
-    """The requested offset."""
+    """Index of the step that invoked the read."""
     dump: Dump
     offset: int
     offsets: list[int]
@@ -158,11 +163,14 @@ class Messages:
 
     def __init__(self) -> None:
         self.dumps: dict[TopicQueue, list[Dump]] = {}
-        """Per queue one dump for every node of its group of brokers that was read, in order of nodes."""
+        """Per queue one dump for every node of its group of brokers that was read, in order of nodes; for every node
+        that was read if none of the group was.
+        """
         self.nodes: list[int] = []
         self.perfect: dict[TopicQueue, list[int]] = {}
-        """Queues that are the same on all replicas, with every row a message that may be in its place -> for each
-        offset the step that sent the message there. Filled once the log checker has run."""
+        """Queue -> index of the step that invoked each send, in order of offsets. Filled by the log checker, with the
+        queues that hold exactly the expected messages on every replica.
+        """
         self.unknown: list[Send] = []
         """Sends of unknown outcome, in order of invocation."""
         self.failed: list[Send] = []
@@ -186,7 +194,7 @@ class Messages:
         return self
 
     def add_sends(self, operations: list[Operation]) -> None:
-        """Adds sends, which are most of a history; therefore it is one loop without calls. Raises MalformedStep."""
+        """Adds sends. They are most of a history, so this is one loop with few calls. Raises MalformedStep."""
         by_queue = self._rows
         with values_of(operations) as walk:
             for invoked, completed in walk:

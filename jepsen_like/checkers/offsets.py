@@ -81,7 +81,8 @@ def _fetched(register: Register, writes: list[_OffsetWrite], fetches: list[_Fetc
     """Checks fetches: an answer needs a write of that offset that no other write had replaced before the fetch began.
 
     A write is certainly replaced if another was invoked after it completed, and completed before the fetch was invoked.
-    The best candidate is therefore the write that completed last; "never committed" counts as the first write.
+    The best candidate is therefore the write of that offset that completed last. A fetch that found no offset is
+    explained only by the state before the first write.
     """
     done = sorted((write for write in writes if write.completed != OPEN), key=lambda write: write.completed)
     completions = [write.completed for write in done]
@@ -146,8 +147,8 @@ def _beyond_read(operations: Operations, findings: Findings) -> None:
 
 def _read_up_to(operation: Operation) -> tuple[Register, int] | None:
     """Returns (register, offset) if this operation allows the group to commit offsets of that queue up to `offset`: a
-    poll allows the offset after its last message, a fetch or reset the offset that it names. Returns None for an
-    operation that was not answered, or a fetch that found no offset.
+    poll allows the offset after its highest message, a fetch or reset the offset that it names. A reset counts whatever
+    its outcome. Returns None for a poll or fetch that was not answered with ok, and for a fetch that found no offset.
     """
     value = operation.invoked.value
     if operation.invoked.f == "reset_offset":

@@ -79,7 +79,9 @@ class _Group:
         self.reset: set[TopicQueue] = set()
         """Queues whose reading may continue at any offset once, because an operator has moved the group there."""
         self.drained: dict[TopicQueue, int] = {}
-        """Queue -> index of the last poll which said that no message follows, if no later poll found one."""
+        """Queue -> index of the step that invoked the last poll which said that no message follows. A queue in which a
+        later poll found messages is not in it.
+        """
 
 
 class _Polls:
@@ -96,8 +98,8 @@ class _Polls:
         self.polls = self.rows = 0
 
     def rebalance(self, operation: Operation) -> None:
-        """Records that a rebalance assigned these queues to the consumer. In them the consumer may continue at another
-        offset, at lowest the committed one.
+        """Records that a rebalance assigned these queues to the consumer. The consumer may continue there at another
+        offset, but not below the committed one.
         """
         consumer = str(operation.invoked.value["consumer"])
         queues = {(topic, int(queue_id)) for topic, queue_id in operation.invoked.value["queues"]}
@@ -237,7 +239,9 @@ class _Polls:
 
 
 def check(operations: Operations, messages: Messages, workload: Workload) -> CheckerResult:
-    """Checks every poll, and the messages that each group had received at the end."""
+    """Checks every poll. If the workload must drain its queues, also checks that each group received every acknowledged
+    message of its topics.
+    """
     findings = Findings()
     if not operations.of("poll"):
         if workload.must_drain:
@@ -263,8 +267,10 @@ def _moment(operation: Operation) -> int:
 
 
 def _unseen(polls: _Polls, asked: list[Operation], findings: Findings) -> None:
-    """Reports messages that were acknowledged before a group polled the queue to its end, and that no member of the
-    group got."""
+    """Reports messages that no member of a group got, although they were acknowledged before the group polled the queue
+    to its end, or are below the highest offset that the group reached. Records a doubt for each queue that a group did
+    not poll to its end after the last send.
+    """
     topics: dict[str, set[str]] = defaultdict(set)
     with values_of(asked) as watched:
         for operation in watched:

@@ -38,8 +38,9 @@ def check(operations: Operations, workload: Workload) -> CheckerResult:
 
 
 def step(state: Hashable, call: Call) -> Hashable | Impossible:
-    """The model of a register that may be absent (None), with compare-and-set and create-if-absent: returns its next
-    state."""
+    """Returns the state of a register after this call; IMPOSSIBLE if the call cannot have had its result in `state`.
+    The state None means that the register is absent. Raises ValueError for an operation that registers do not have.
+    """
     match call.f:
         case "put":
             return call.argument
@@ -57,7 +58,9 @@ def step(state: Hashable, call: Call) -> Hashable | Impossible:
 
 
 def observes(call: Call) -> bool:
-    """Returns True for calls that do not change the register: reads, and failed compares."""
+    """Returns True if this completed call did not change the register: a read, or a `cas` or `create` that was answered
+    with false.
+    """
     return call.f == "get" or (call.f in ("cas", "create") and not call.result)
 
 
@@ -122,7 +125,9 @@ def _call(operation: Operation) -> tuple[str, Call]:
 
 
 def _frozen(value: Any) -> Hashable:
-    """Returns lists and objects as canonical JSON, so that values can be compared and hashed."""
+    """Returns lists and objects as canonical JSON, so that they can be compared and hashed, and other values as they
+    are.
+    """
     return msgspec.json.encode(value, order="sorted") if isinstance(value, list | dict) else value
 
 

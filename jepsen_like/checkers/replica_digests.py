@@ -12,7 +12,9 @@ NAME = "digests"
 
 
 def check(operations: Operations, workload: Workload) -> CheckerResult:
-    """Compares digests taken at equal applied indexes; at the end all nodes must have applied the same entries."""
+    """Compares digests taken at equal applied indexes. Records a doubt if the last digests of a group's nodes were not
+    taken at one applied index, or if too few nodes sent digests.
+    """
     findings = Findings()
     first: dict[tuple[str, int], tuple[int, str, int]] = {}
     last: dict[str, dict[int, int]] = defaultdict(dict)

@@ -33,29 +33,30 @@ class QueueSends(NamedTuple):
 
 
 def no_rows() -> QueueSends:
-    """Returns empty rows."""
+    """Returns the columns of a queue without sends."""
     return QueueSends(array("q"), [], [], [], array("q"), array("q"))
 
 
 class SendColumns(NamedTuple):
-    """The sends of one queue by offset."""
+    """The sends of one queue as columns, in order of offsets."""
 
     offsets: list[int]
     ids: list[str]
     invoked: list[int]
     completed: list[int]
-    """Indexes of completions; NEVER for a guest, which is a send that was not acknowledged but was found there."""
+    """Indexes of completions; NEVER for a guest, which is a send that was not acknowledged but was found in the queue.
+    """
     topics: frozenset[str]
 
     @classmethod
     def of(cls, rows: QueueSends) -> SendColumns:
-        """Returns the shelf of these sends, sorted by offset."""
+        """Returns these sends, sorted by offset."""
         return cls(*_by_offset(rows.offsets, rows.ids, rows.invoked, rows.completed), frozenset(rows.topics))
 
     def with_guests(
         self, offsets: Sequence[int], ids: Sequence[str], invoked: Sequence[int], topics: Sequence[str]
     ) -> SendColumns:
-        """Returns the shelf with these guests added to its sends."""
+        """Returns these sends together with the given guests, sorted by offset."""
         columns = _by_offset(
             [*self.offsets, *offsets],
             [*self.ids, *ids],
@@ -65,10 +66,10 @@ class SendColumns(NamedTuple):
         return SendColumns(*columns, self.topics.union(topics))
 
     def keeps_real_time(self) -> bool:
-        """Returns True if no send has a higher offset than one that was invoked after it had completed; then the
-        thorough pass finds nothing.
+        """Returns True if the offsets agree with real time: if one send completed before another was invoked, its
+        offset is the lower one. Then the log checker need not compare the sends one by one.
 
-        It goes down from the highest offset: no send above may have completed before this one was invoked.
+        Walks down from the highest offset: no send above may have completed before the present one was invoked.
         """
         earliest_above = accumulate(reversed(self.completed), min)
         return not any(map(lt, earliest_above, islice(reversed(self.invoked), 1, None)))

@@ -34,9 +34,11 @@ class Anomaly(NamedTuple):
     what: str
     """One sentence that names the place and both sides of the contradiction."""
     ops: tuple[int, ...]
-    """The minimal witness: indexes of the two to four steps of the history that contradict each other."""
+    """The witness: indexes of the few steps of the history that contradict each other, or of the one that breaks a rule
+    by itself.
+    """
     node: int | None = None
-    """The replica that shows it, if one does."""
+    """The replica that shows the anomaly; None if no single replica does."""
     subject: str = ""
     """The message id, key or queue that the anomaly is about."""
 
@@ -53,7 +55,7 @@ class Findings:
         self._limit = limit
 
     def add(self, kind: str, what: str, ops: Iterable[int], *, node: int | None = None, subject: str = "") -> None:
-        """Counts one anomaly, and keeps it unless its kind has been seen too often."""
+        """Counts one anomaly, and keeps it unless `limit` anomalies of its kind are kept."""
         assert kind in KINDS, kind
         is_kept = self.keeps(kind)
         self.counts[kind] += 1
@@ -89,7 +91,9 @@ class CheckerResult(NamedTuple):
 
     @property
     def outcome(self) -> Outcome:
-        """The outcome: "invalid" if any anomaly is not allowed; else "unknown" if anything was left undecided."""
+        """The outcome: "invalid" if any anomaly is not allowed, else "unknown" if anything was left undecided, else
+        "valid".
+        """
         if self.counts.keys() - self.allowed:
             return "invalid"
         return "unknown" if self.unknowns else "valid"
@@ -105,7 +109,9 @@ class Verdict(NamedTuple):
 
     @property
     def outcome(self) -> Outcome:
-        """The outcome: "invalid" if any checker says so, else "unknown" if any is in doubt. A doubt never passes."""
+        """The outcome: "invalid" if any checker says so; else "unknown" if anything was left undecided or no checker
+        ran; else "valid".
+        """
         outcomes = {result.outcome for result in self.results}
         if "invalid" in outcomes:
             return "invalid"
@@ -186,8 +192,9 @@ class Verdict(NamedTuple):
 
 
 def brief(value: Any, about: str = "", around: int = 2) -> str:
-    """Returns a step's value as JSON; of a long answer only the rows around the message that it is `about`, or its
-    first and last rows."""
+    """Returns a step's value as JSON. Shortens a long list of messages to the rows around the message whose id is
+    `about`; if it is not in the list, to the first and last `around` rows.
+    """
     if isinstance(value, dict) and isinstance(rows := value.get("messages"), list) and len(rows) > 2 * around + 2:
         middle = next((i for i, row in enumerate(rows) if isinstance(row, list) and row[-1:] == [about]), None)
         if middle is None:

@@ -6,8 +6,8 @@ The promise for such a send (docs/guarantees.md):
     acknowledged, nowhere     lost, unless an event took it that its level names (`may_vanish`)
     other outcomes            as for any send: failed is nowhere, unknown at most once
 
-A lost message takes no place, so another message may be in its place. The messages whose loss is allowed are removed
-from a history; the rest is judged as always (`checkers.log`).
+The offset of a lost message may be given to another message. So the sends whose loss is allowed are removed from a
+history, and the log checker judges the rest as always (`checkers.log`).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Cleared(NamedTuple):
 
 
 def cleared(ops: Sequence[Op], may_vanish: Callable[[Op, Op], bool]) -> Cleared:
-    """Leaves out sends whose loss is allowed: `may_vanish(invocation, completion)` returns True if a later event is
-    allowed to lose such a message.
+    """Leaves out the acknowledged weak sends that no final read found and whose loss is allowed:
+    `may_vanish(invocation, completion)` returns True if a later event is allowed to lose the message.
 
     Weak sends are recognized by their invocation; a history without any is returned as it is. Steps get new indexes.
     """

@@ -5,9 +5,9 @@ Sources: J. Wing and C. Gong, "Testing and verifying concurrent objects" (1993);
 
 - A configuration is (first operation not yet taken, bitset of those taken after it, bitset of unknown ones taken,
   state). The bitset is a window, so its size follows the concurrency and not the length of the history.
-- Operations of unknown outcome never have to happen. They are tried only where every known operation has been tried, so
-  that they are not spent too early, and the next operation must be one that would go differently without them: else the
-  same order without them is an explanation, too.
+- Operations of unknown outcome never have to happen. They are tried only after every known operation has been tried, so
+  that they are not used up too early. The operation taken next must lead to another state than it would have without
+  them, or be impossible without them: else the same order without them is an explanation, too.
 - A known operation that only observes and is possible now is taken at once, and no other choice is tried in its place:
   in any explanation it can be moved here.
 """
@@ -39,7 +39,7 @@ class Call(NamedTuple):
 
 
 class Impossible:
-    """The type of a model's answer to a call that cannot take place in a state."""
+    """The type of IMPOSSIBLE, which a model returns for a call that cannot take place in a state."""
 
 
 IMPOSSIBLE: Final = Impossible()
@@ -62,7 +62,7 @@ class SearchResult(NamedTuple):
     """True or False; None if the search ran out of steps."""
     steps: int
     stuck: Call | None
-    """If not linearizable: the call that could not be placed on the longest path."""
+    """The call that could not be placed on the longest path; None unless `linearizable` is False."""
 
 
 def search(calls: Sequence[Call], model: Model, max_steps: int) -> SearchResult:

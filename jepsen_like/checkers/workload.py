@@ -20,15 +20,16 @@ class Workload(NamedTuple):
     ordered: bool = False
     """True if pipelined sends of one `producer` to one queue must be in the order of their invocations."""
     must_drain: bool = False
-    """True if every consumer must have polled every acknowledged message of its topics by the end."""
+    """True if every consumer group must have polled every acknowledged message of its topics by the end."""
     replicas: int = 0
     """The number of replicas that must have been read back (and sent digests); 0: as many as the history shows."""
     min_acked: int = 1
-    """The number of acknowledged operations below which a history proves nothing: unknown."""
+    """The number of acknowledged operations below which a history proves nothing, so that its verdict is unknown."""
     must_recover: bool = True
     """True if operations must succeed again after the last fault was lifted."""
     max_steps: int = 2_000_000
-    """Steps of the linearizability search per key before it gives up: unknown."""
+    """The most steps of the linearizability search per key. A search that needs more gives up: its result is unknown.
+    """
     unavailable_after_ns: int = 500_000_000
     """The pause between two successes, in nanoseconds, above which it counts as an outage."""
 

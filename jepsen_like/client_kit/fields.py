@@ -21,7 +21,7 @@ def topic_fields(name: str, queues: int = 1, perm: int = 6) -> dict[str, str]:
 
 
 def send_fields(topic: str, properties: str = "") -> dict[str, str]:
-    """Returns the fields of requests 310 and 320, for queue 0."""
+    """Returns the fields of a send to queue 0 (requests 310 and 320)."""
     return {"a": "hostile", "b": topic, "e": "0", "g": "1", "i": properties}
 
 
@@ -57,8 +57,9 @@ def pull_fields(
     wanted: str = "",
     suspend_ms: int = 0,
 ) -> dict[str, str]:
-    """Returns the fields of request 11, which carries its own subscription: all tags, or the filter `wanted`. It waits
-    for messages if `suspend_ms` is given."""
+    """Returns the fields of request 11, which carries its own subscription: all tags, or the SQL92 filter `wanted`. The
+    node may wait up to `suspend_ms` milliseconds for messages; 0: it answers at once.
+    """
     return place_of(group, topic, queue_id) | {
         "queueOffset": str(offset),
         "maxMsgNums": str(count),
@@ -77,7 +78,9 @@ def group_body(name: str, **more: object) -> bytes:
 
 
 def beat_body(client: str, groups: Sequence[str], topics: Sequence[str] = (), version: int = 1) -> bytes:
-    """Returns the body of request 34: a client with consumers of these groups, each subscribed to all these topics."""
+    """Returns the body of request 34, the heartbeat of a client with consumers of these groups, each subscribed to all
+    these topics.
+    """
     subscriptions = [{"topic": each, "subString": "*", "subVersion": version} for each in topics]
     consumers: list[dict[str, Any]] = [
         {

@@ -1,5 +1,5 @@
-"""Requests to the HTTP API of a node that this process started: with the operator's proof, and over TLS if it speaks
-that."""
+"""Requests to the HTTP API of a node that this process started: with the operator's proof, and over TLS if the node
+uses it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from raftmq.local.http.http_exchange import exchange
 
 
 async def ask_node(node: NodeRecord, method: str, path: str, body: bytes = b"", timeout_s: float = ANSWER_S) -> Answer:
-    """Sends one HTTP request on its own connection; `code` of the answer is the HTTP status."""
+    """Sends one HTTP request on its own connection. `code` of the answer is the HTTP status. Returns SILENT if no
+    answer came within `timeout_s`, CLOSED if the request failed.
+    """
 
     def ask() -> Answer:
         try:

@@ -46,10 +46,10 @@ class Wire(FrameConnection):
 
     async def __aexit__(self, *_: object) -> None:
         self.abort()
-        await asyncio.sleep(0)  # the caller closes the connection
+        await asyncio.sleep(0)  # asyncio calls connection_lost in the next turn of the loop
 
     async def ask(self, code: int, ext: dict[str, Any] | None = None, body: bytes = b"") -> Answer:
-        """Sends a two-way request; returns its outcome."""
+        """Sends a two-way request and waits for its answer; CLOSED or SILENT if none comes."""
         return await self.answer(self.put(code, ext, body))
 
     def put(self, code: int, ext: dict[str, Any] | None = None, body: bytes = b"") -> int:
@@ -105,7 +105,9 @@ class Wire(FrameConnection):
         self._room.set()
 
     def data_received(self, data: bytes) -> None:
-        """Passes the answers in the stream on; requests of the node are ignored."""
+        """Passes the answers in the stream to the requests that wait for them. Ignores requests of the node. Closes the
+        connection if the bytes are no frames.
+        """
         self._heard_s = asyncio.get_running_loop().time()
         try:
             super().data_received(data)
@@ -126,7 +128,9 @@ class Wire(FrameConnection):
 
 
 async def ask_http(port: int, method: str, path: str, body: bytes = b"", timeout_s: float = ANSWER_S) -> Answer:
-    """Sends one HTTP request on its own connection; `code` of the answer is the HTTP status."""
+    """Sends one HTTP request on its own connection. `code` of the answer is the HTTP status. Returns SILENT if no
+    answer came within `timeout_s`, CLOSED if the connection failed or the answer is not HTTP.
+    """
     head = f"{method} {path} HTTP/1.1\r\nHost: {HOST}:{port}\r\nConnection: close\r\nContent-Type: application/json\r\n"
     try:
         async with asyncio.timeout(timeout_s):

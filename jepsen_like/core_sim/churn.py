@@ -121,7 +121,7 @@ class Churn:
             if machine.left:  # the node was stopped before the group learned that it would come back
                 machine.left = False
                 self.world.start(machine)
-                if machine.backfilling:  # its last attempt asked a stopped node, and no further attempt was scheduled
+                if machine.backfilling:  # its last attempt came while it was stopped, and scheduled no further one
                     self.world.at(self._soon(_BACKFILLS_WITHIN_TICKS), self._backfill, machine)
         for voter in members.removed:
             if voter.id not in self.leaving:

@@ -1,7 +1,7 @@
 """Simulated clients, which append to the replicated list and read it, and a check of the answers.
 
-The model: an acknowledged append has a position, no two operations share one, and an operation that begins later gets a
-higher one; a read returns the whole list, hence at least everything that was acknowledged or read before it began.
+The model: each acknowledged append has a position of its own, and an append that begins after another was acknowledged
+gets a higher one. A read returns the whole list, so at least everything that was acknowledged or read before it began.
 """
 
 from __future__ import annotations
@@ -84,10 +84,12 @@ class CoreClient:
         self.open: dict[int, None] = {}
         """Operations without an answer, in order."""
         self.round = 0
-        """The number of attempts; the timeout of an older attempt is ignored."""
+        """The number of the last scheduled attempt or timeout. An event that was scheduled with an older number does
+        nothing.
+        """
         self.target = NodeId(0)
         self.patience = 0
-        """The number of timeouts in a row: after each the client waits longer."""
+        """The number of attempts since a batch was answered completely, at most 8. Each attempt waits longer."""
 
     def fresh(self, count: int) -> list[int]:
         """Makes a new batch of `count` operations."""

@@ -57,8 +57,9 @@ class SimDisk:
         return found
 
     def read_entries(self, low: int, high: int, bytes_max: int) -> list[Entry]:
-        """Returns the entries [low, high), at least one, and stops before the entry that would exceed `bytes_max`.
-        Raises OutOfRangeError."""
+        """Returns the entries [low, high), but stops before the entry that would exceed `bytes_max`, unless it is the
+        first. Raises OutOfRangeError if `low` was trimmed.
+        """
         first = self.first_index
         if low < first:
             raise OutOfRangeError(f"entry {low} is trimmed, the log begins at {first}")
@@ -81,8 +82,8 @@ class SimDisk:
         return self.tails[at] if at >= 0 else self.previous
 
     def holds(self, tail: LogTail) -> bool:
-        """Returns True if the entry with this tail is or was on this disk. The same then holds for all entries before
-        it.
+        """Returns True if the entry with this tail is in this log, or directly before its first entry. The entries
+        before that one are then the same, too.
         """
         return self.previous.index <= tail.index <= self.tail.index and self.tail_at(tail.index) == tail
 
@@ -145,8 +146,9 @@ class SimDisk:
         return lost
 
     def crash(self, rng: random.Random) -> bool:
-        """Crashes with a power failure: a prefix of the writes in progress survives, and a part of the next one.
-        Returns True if something was lost."""
+        """Crashes with a power failure: a prefix of the writes in progress survives, and perhaps a part of the next
+        one. Returns True if something was lost.
+        """
         pending = self.writing + self.queued
         self.writing = []
         self.queued = []

@@ -13,8 +13,9 @@ from jepsen_like.core_sim.world import MID_APPEND, CoreWorld
 from raftlog.types import NodeId, Role
 
 LATE_TICKS = 36
-"""The most ticks by which a message is late (`delay_acks` is the worst): this long after the heal no old message
-arrives."""
+"""The most ticks that a message is in flight; the trigger `delay_acks` delays messages longest. When this many ticks
+have passed since the heal, no message from before it can arrive.
+"""
 
 
 class Faults:
@@ -52,7 +53,7 @@ class Faults:
     # -- choosing
 
     def victim(self) -> CoreMachine:
-        """Returns a member to attack: the leader every other time, else any member."""
+        """Returns a member to attack: the leader with a probability of one half, else any member."""
         leader = self.world.leader()
         if leader is not None and self.rng.random() < 0.5:
             return leader
@@ -63,7 +64,7 @@ class Faults:
         return members[int(self.rng.random() * len(members))]
 
     def lasts(self) -> int:
-        """Draws how long a fault lasts, in microseconds: shorter or longer than an election."""
+        """Draws the duration of a fault in microseconds, from a fifth of an election timeout to three of them."""
         ticks = int(self.world.knobs.raft["election_ticks"])
         return int((0.2 + 3 * self.rng.random() ** 2) * ticks * TICK_US)
 
@@ -75,7 +76,7 @@ class Faults:
         self.world.at(down_us, self._come_back, machine, machine.starts)
 
     def _come_back(self, machine: CoreMachine, starts: int) -> None:
-        # Something else has restarted the member since then. This crash is over, and another one must not be ended
+        # If something else has restarted the member since the crash, that crash is over; a newer crash must not end
         # here.
         if machine.starts == starts:
             self.world.start(machine)

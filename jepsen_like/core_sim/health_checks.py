@@ -19,7 +19,7 @@ _READ_TICKS = 100
 
 
 class LeaderTraffic:
-    """Counts the messages of a leader while there are no faults."""
+    """Counts the appends, their entries and the refusals that members send while there are no faults."""
 
     def __init__(self, world: CoreWorld) -> None:
         self.world = world
@@ -39,8 +39,8 @@ class LeaderTraffic:
 
 
 def calm_start(world: CoreWorld) -> None:
-    """Runs the first operations without a fault, on fast links: each entry is sent once per follower, and none is
-    refused.
+    """Runs the first operations without a fault, on fast links and disks. Checks that each entry is sent at most once
+    to each follower, and that no follower refuses one.
 
     Raises PromiseBroken "no-progress" or "message-budget".
     """
@@ -72,8 +72,9 @@ def _check_traffic(world: CoreWorld, traffic: LeaderTraffic) -> None:
 
 
 def progress(world: CoreWorld, goal: int) -> None:
-    """Waits, after the heal, until the clients have `goal` acknowledged operations and all their answers, and every
-    member has applied the same entries. Raises PromiseBroken.
+    """Waits, after the heal, until `goal` operations are acknowledged, at least five of them new. Then ends the writes,
+    and waits until all members have applied the same entries and no message from before the heal can arrive any more.
+    Raises PromiseBroken "no-progress".
     """
     history = world.history
     goal = max(goal, len(history.acked) + 5)
@@ -87,8 +88,8 @@ def progress(world: CoreWorld, goal: int) -> None:
 
 
 def settle(world: CoreWorld) -> None:
-    """Waits, without writes, until all members have the same applied index and may lead, and nodes that left are
-    stopped.
+    """Waits, without writes, until all members that are up have applied the leader's whole log and may lead, and nodes
+    that left are stopped.
 
     Raises PromiseBroken "no-progress".
     """
@@ -133,8 +134,9 @@ def _in_time(world: CoreWorld, done: Callable[[], bool]) -> bool:
 
 
 def quiescent_failover(world: CoreWorld) -> None:
-    """Crashes the leader or cuts it off while there are no writes: a linearizable read must succeed at the next leader,
-    although nothing new is written."""
+    """Crashes the leader or cuts it off while there are no writes. Checks that a linearizable read succeeds at the next
+    leader, although nothing new is written. Does nothing in a group of fewer than three voters. Raises PromiseBroken.
+    """
     leader = _leader_at_last(world)
     if not _stands_a_loss(world):
         return
@@ -187,9 +189,10 @@ def _stands_a_loss(world: CoreWorld) -> bool:
 
 
 def _cut_off(world: CoreWorld, leader: CoreMachine) -> None:
-    """Checks check-quorum: a leader that hears at most learners steps down within two election timeouts.
+    """Cuts the leader and the learners off from the other voters. With check-quorum, checks that the leader steps down
+    within two election timeouts.
 
-    Raises "stale-leader".
+    Raises PromiseBroken "stale-leader".
     """
     world.network.cut(world.links_of([leader.id, *world.newest.learner_ids]))
     if not world.knobs.raft["check_quorum"]:
@@ -205,8 +208,9 @@ def _cut_off(world: CoreWorld, leader: CoreMachine) -> None:
 
 
 def _ask_among_learners(world: CoreWorld, deposed: CoreMachine) -> None:
-    """Checks that a leader which only learners hear does not answer a read once others have written. Raises
-    "stale-read"."""
+    """Checks that the old leader, if it still leads because only learners hear it, does not answer a read once clients
+    have written at its successor. Raises PromiseBroken "stale-read".
+    """
     successor = world.leader()
     if successor is None or successor is deposed:
         return
@@ -220,13 +224,14 @@ def _ask_among_learners(world: CoreWorld, deposed: CoreMachine) -> None:
 
 
 def _leads(leader: CoreMachine, term: int) -> bool:
-    """Returns True if `leader` is up and leads this term, as a client that asks it to write would learn."""
+    """Returns True if `leader` is up, is in this term and believes that it leads."""
     return leader.up and leader.raw.role is Role.LEADER and leader.raw.term == term
 
 
 def rejoin(world: CoreWorld) -> None:
     """Checks that with pre-vote and check-quorum a member that was away for long does not disturb the group when it
-    returns. Raises "disruption"."""
+    returns. Raises PromiseBroken "disruption". Does nothing in half of the seeds, and in groups that lack the options.
+    """
     raft = world.knobs.raft
     leader = world.leader()
     if leader is None or not (raft["pre_vote"] and raft["check_quorum"]) or world.seed % 4 >= 2:
@@ -250,7 +255,8 @@ def rejoin(world: CoreWorld) -> None:
 
 def handover(world: CoreWorld) -> None:
     """Asks the leader to transfer leadership to a member that lags a little. Checks that the member becomes leader, and
-    that no client is left without an answer. Raises PromiseBroken "handover".
+    that no operation which the old leader accepts meanwhile is lost. Raises PromiseBroken "handover". Does nothing in
+    three of four seeds.
     """
     leader = world.leader()
     raft = world.knobs.raft

@@ -50,7 +50,7 @@ class ListState:
         return position
 
     def crash(self, rng: random.Random) -> None:
-        """Goes back to an older state, rows and applied index together."""
+        """Goes back to a random state between the durable and the applied one, rows and applied index together."""
         self.durable_index = rng.randint(self.durable_index, self.applied_index)
         self._go_back(self.durable_index)
 

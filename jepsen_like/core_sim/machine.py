@@ -32,7 +32,7 @@ class Surroundings(Protocol):
         """Called when `machine` has queued a write. The implementation starts a sync if the disk is idle."""
 
     def applied(self, machine: CoreMachine, entry: Entry, position: int) -> None:
-        """Called when `entry` was applied; `position` of its operation, or -1."""
+        """Called when `entry` was applied. `position`: the place of its operation in the list; -1 if it has none."""
 
     def read_confirmed(self, machine: CoreMachine, context: int, index: int) -> None:
         """Called when the read with this `context` may be answered from a state that has applied `index`."""
@@ -68,7 +68,7 @@ class CoreWatcher(Protocol):
 
 
 def members_of(voters: Iterable[NodeId]) -> Membership:
-    """Returns the members that GENESIS names."""
+    """Returns the members of a new group with these voters, as GENESIS names them."""
     return Membership(UUID(int=1), tuple(Voter(node, UUID(int=node)) for node in voters))
 
 
@@ -132,7 +132,9 @@ class CoreMachine:
     # -- life
 
     def start(self, rng: random.Random) -> None:
-        """Starts from its disk and its durable state."""
+        """Starts the member from its disk and its durable state. If an assertion of the core fails, the member halts in
+        a black-box run; else raises PromiseBroken.
+        """
         self.starts += 1
         self.mark_members = -1
         try:
@@ -208,7 +210,7 @@ class CoreMachine:
             self.monitor.after(self)
 
     def drain(self) -> None:
-        """Processes Readys until there are none."""
+        """Processes Readys until there are none. Raises PromiseBroken "event-budget" if there are too many."""
         raw = self.raw
         for _ in range(_READYS_MAX):
             if not raw.has_ready():
@@ -254,7 +256,7 @@ class CoreMachine:
 
     def synced(self, *, last_only: bool) -> None:
         """Handles the end of the fdatasync in progress: acknowledges its writes to the core and releases their
-        messages, in order.
+        messages, in order. With `last_only`, acknowledges only the last write that has entries.
         """
         batch, self.disk.writing = self.disk.writing, []
         try:

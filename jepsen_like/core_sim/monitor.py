@@ -112,8 +112,8 @@ class CoreMonitor:
             raise from_invariant(error, "group") from error
 
     def leaves(self, machine: CoreMachine, message: Message) -> None:
-        """Checks a message that `machine` is about to send: the vote or entries that the message promises must be on
-        the disk by now.
+        """Checks a message that `machine` is about to send. The vote or entries that it promises must be on the disk by
+        now. A leader may send TimeoutNow only to a member that has all of its log.
         """
         kind = type(message)
         if kind is AppendEntriesReply:

@@ -35,13 +35,13 @@ TRIGGERS = (
     "crash_after_commit",
 )
 PLAYS = ("figure_8", "stale_vote", "stale_ack", "double_vote", "late_handover", "stale_read")
-"""Names of plays: faults in one exact order (plays.py)."""
+"""Names of plays: faults in one exact order (staged_faults.py)."""
 
 
 _ACKED_GOAL = 200
 _THRIFTY_FROM = 998_000_000
-"""First seed from which on every other seed is thrifty. Earlier seeds are never thrifty, so that their runs stay as
-they were.
+"""The seed from which on about half of the seeds are thrifty. Earlier seeds are never thrifty, so that their runs stay
+as they were.
 """
 
 

@@ -355,7 +355,7 @@ class CoreStage(CoreCommands):
         raise PromiseBroken("no-progress", f"no operation is applied everywhere within {_SETTLE_TICKS} ticks")
 
     def _group(self) -> list[CoreMachine]:
-        """Returns the members that the newest applied entry names."""
+        """Returns the members that the newest applied MEMBERSHIP entry names, including learners."""
         newest = max((m.state.members[-1] for m in self.machines.values()), key=lambda members: members.index)
         return [self.machines[node] for node in newest.node_uuids]
 

@@ -29,7 +29,9 @@ _CAMPAIGNS_MAX = 4
 
 
 class Until(NamedTuple):
-    """A condition that a play waits for; the play is sent True if it holds in time, else False."""
+    """A condition that a play waits for, at most `ticks` ticks. The play's `yield` then returns True if the condition
+    holds in time, else False.
+    """
 
     holds: Callable[[], bool]
     ticks: float
@@ -103,7 +105,7 @@ class Plays:
                 self.world.start(machine)
 
     def _played(self) -> None:
-        """Counts that the staged play reached its end."""
+        """Counts that the staged play came to the situation that it is about."""
         self.world.seen[f"play {self.world.knobs.play}"] += 1
 
     # -- steps
@@ -174,7 +176,7 @@ class Plays:
         for machine in others:
             world.start(machine)
         yield from self._urge(second, lambda: _leads(second))
-        with self._cut(self._alone(second)):  # (b) it writes its no-op, which no other member receives
+        with self._cut(self._alone(second)):  # (b) `second` writes its no-op, which no other member receives
             yield from _in_time(lambda: second.disk.tail.term > old.term, 10)
             world.crash(second)
         world.start(first)
@@ -201,7 +203,7 @@ class Plays:
         yield Until(lambda: False, 6)
 
     def _stale_vote(self) -> Play:
-        """Stages a vote of one term that arrives in the next, where its voter has made another node leader."""
+        """Stages a vote that arrives late, in a newer term in which its voter has already elected another leader."""
         world = self.world
         candidate, rival, *_ = self._others()
         held: list[Message] = []
@@ -323,7 +325,7 @@ class Plays:
             if isinstance(message, TimeoutNow):
                 held.append(message)
                 return True
-            return bool(held) and isinstance(message, AppendEntries)  # heartbeats still arrive, so it follows on
+            return bool(held) and isinstance(message, AppendEntries)  # heartbeats arrive: the target stays a follower
 
         world.hold = hold
         leader.act(leader.raw.transfer_leadership, target.id)

@@ -28,8 +28,9 @@ from raftlog.types import Entry, EntryType, NodeId, Role, SoftState
 EVENT_BUDGET = 60_000
 """The most events of a run; a run that needs more is a finding (livelock, amplified messages), not a timeout."""
 EVENTS_UNSEEN = 300_000
-"""The most events of a run that is judged only by what clients see. Clients do not see events, only members that never
-agree."""
+"""The most events of a black-box run, which is judged only by what clients see. Clients do not see events, so a run
+that needs more ends there, without a finding.
+"""
 MID_APPEND = "fault between append and ack"
 WALL_START_MS = 1_000_000
 
@@ -37,8 +38,8 @@ EventHandler = Callable[..., None]
 
 
 class CoreWorld:
-    """The members, clients, network and time of one run. It calls its hooks, the triggers, after each event that may
-    trigger a fault.
+    """The members, clients, network and time of one run. It calls its hooks (`on_send`, `on_role`, `on_receive`) when a
+    message is sent, a role changes or a message was received, so that triggers can inject faults there.
     """
 
     def __init__(self, seed: int, knobs: Knobs, *, black_box: bool = False, keep_trace: bool = False) -> None:
@@ -89,7 +90,7 @@ class CoreWorld:
         self.on_change: Callable[[Entry, Membership], None] = lambda entry, members: None
         """Called when a change of the members is applied for the first time."""
         self.watch: Callable[[], None] | None = None
-        """Called after every event, by the play that is being staged."""
+        """A function of the play that is being staged; called after every event."""
         self.hold: Callable[[Message], bool] | None = None
         """Returns True for a message that the staged play keeps from its receiver."""
         for machine in self.machines.values():
@@ -106,8 +107,9 @@ class CoreWorld:
         heappush(self._heap, (self.now + delay, self._number, event, arguments))
 
     def run_until(self, done: Callable[[], bool], deadline: int) -> bool:
-        """Runs events until `done`, or until `deadline` in virtual time, at which it returns False. Raises
-        PromiseBroken."""
+        """Runs events until `done` returns True or no event is left, and returns True. Returns False if the next event
+        comes after `deadline`, in microseconds of virtual time. Raises PromiseBroken.
+        """
         heap = self._heap
         while heap and not done():
             if heap[0][0] > deadline:
@@ -157,7 +159,7 @@ class CoreWorld:
         )
 
     def join(self) -> CoreMachine:
-        """Makes a new node with an empty log, which is not yet a member."""
+        """Makes and starts a new node, which has only GENESIS in its log and is not yet a member."""
         node = NodeId(len(self.machines) + 1)
         self.disks[node] = SimDisk()
         machine = self.machines[node] = self._make(node)
@@ -171,7 +173,7 @@ class CoreWorld:
         machine.start(random.Random(f"{self.seed}/node/{machine.id}/{machine.starts}"))
 
     def start(self, machine: CoreMachine) -> None:
-        """Restarts a member that is down."""
+        """Restarts a member that is down, unless it was stopped for good or has halted on an assertion."""
         if not (machine.up or machine.halted or machine.left):
             self._boot(machine)
             if self.machines[machine.id].up:  # not halted again
@@ -263,13 +265,15 @@ class CoreWorld:
         self._step(machine, message)
 
     def hand_over(self, message: Message) -> None:
-        """Delivers `message` now, whatever the state of its link, as if it had been in flight for long."""
+        """Delivers `message` now, whatever the state of its link, as if it had been in flight for long. Drops it if its
+        receiver is down or paused.
+        """
         machine = self.machines[message.to_id]
         if machine.up and not machine.paused:
             self._step(machine, message)
 
     def _step(self, machine: CoreMachine, message: Message) -> None:
-        self._set_clock(machine)  # as a driver's turn does: after a pause, no message meets the clock from before it
+        self._set_clock(machine)  # as a driver does first in each turn; after a pause the machine's clock is old
         self.thrift.replied(machine, message)
         machine.act(machine.raw.step, message)
         self._note(2, machine, message.term)
@@ -287,7 +291,7 @@ class CoreWorld:
             disk.writing, disk.queued = disk.queued, []
             delay = self.disk_us[machine.id]
             self.at(delay + int(self.rng.random() * delay), self._synced, machine, machine.starts)
-        # This fdatasync covers the Ready just queued. Later ones wait for the next fdatasync.
+        # This fdatasync covers all Readys queued so far. Later ones wait for the next fdatasync.
 
     def _synced(self, machine: CoreMachine, starts: int) -> None:
         if not machine.up or machine.starts != starts:
@@ -302,7 +306,7 @@ class CoreWorld:
         self._note(3, machine, 0)
 
     def role_changed(self, machine: CoreMachine, soft: SoftState) -> None:
-        """Handles a change of role. A leader that steps down forgets its waiting clients; a new leader gets reads."""
+        """Handles a change of role. A leader that steps down forgets its waiting clients; a new leader gets a read."""
         raft = machine.raw.raft
         if soft.role is Role.LEADER:
             self.leader_terms.add(raft.term)
@@ -405,7 +409,9 @@ class CoreWorld:
         self.thrift.look(machine)
 
     def _find_leader(self, client: CoreClient) -> CoreMachine | None:
-        """Returns the node that the client believes to be the leader, else any member that believes that it leads."""
+        """Returns the leader that the client knows if it still leads, else any member that believes that it leads; None
+        if there is none.
+        """
         known = self.machines.get(client.target)
         if known is not None and known.up and not known.paused and known.raw.role is Role.LEADER:
             return known
@@ -417,7 +423,9 @@ class CoreWorld:
         return machine
 
     def propose(self, machine: CoreMachine, client: CoreClient) -> None:
-        """Proposes the client's open operations at `machine`; only a leader with room accepts them."""
+        """Proposes the client's open operations at `machine`. Does nothing unless it leads and has few uncommitted
+        entries (`backlog_max`). Stops at the first proposal that the core drops.
+        """
         raw = machine.raw
         if raw.role is not Role.LEADER or raw.last_index - raw.commit_index > self.backlog_max:
             return
@@ -452,7 +460,7 @@ class CoreWorld:
         return max(leaders, key=lambda machine: machine.raw.term, default=None)
 
     def group(self) -> list[CoreMachine]:
-        """Returns the members that the newest applied entry names, including learners."""
+        """Returns the members that the newest applied MEMBERSHIP entry names, including learners."""
         return [self.machines[node] for node in self.newest.node_uuids]
 
     def voters(self) -> list[CoreMachine]:

@@ -5,7 +5,7 @@ Effects of a power cut (`crash`), drawn from a seed:
 * bytes not covered by a returned fdatasync: each 512-byte sector of each write is kept or lost by itself, so writes are
   lost, torn and reordered; the file's length follows from the kept sectors;
 * names not covered by a returned fsync_dir: a prefix of them, in order, is kept;
-* every open file and lock of before is dead.
+* files that were open before the cut cannot be used, and locks are released.
 
 Effects of a failing call (`fail_call`): the OSError, after half of a write has happened. After a failed fdatasync the
 bytes are readable but will never become durable by a later fdatasync, as on Linux. `cut_power_at` raises PowerCut in
@@ -138,7 +138,7 @@ class _Names:
 
 
 class MemoryFile:
-    """A File of a MemoryFileSystem."""
+    """An open file of a MemoryFileSystem; implements File (`raftlog.storage.files.fs`)."""
 
     __slots__ = ("_epoch", "_fs", "_inode", "_locked", "path")
 
@@ -258,7 +258,9 @@ class MemoryFileSystem:
         self._power_cut_at = number
 
     def crash(self, seed: int) -> None:
-        """Restores the state on disk after a power cut; everything that was open is dead."""
+        """Restores the state on disk after a power cut. Files that were open before it raise OSError, locks are
+        released.
+        """
         rng = Random(seed)
         kept = rng.randint(0, len(self._pending_names))
         for change in self._pending_names[:kept]:
@@ -270,7 +272,9 @@ class MemoryFileSystem:
         self.restart()
 
     def restart(self) -> None:
-        """Simulates a killed process: everything written is still there, open files and locks are not."""
+        """Simulates the restart of a killed process: everything written is still there, but files that were open raise
+        OSError, and locks are released. Cancels the planned faults.
+        """
         self.off = False
         self._power_cut_at = -1
         self._failures.clear()
@@ -278,7 +282,7 @@ class MemoryFileSystem:
         self.epoch += 1
 
     def damage(self, path: Path, offset: int, data: bytes) -> None:
-        """Overwrites bytes on the disk without any call of its users, as rot does."""
+        """Overwrites bytes on the disk without a call of the file system, as rot does."""
         inode = self._inode(path)
         _apply(inode.data, _UnsyncedWrite(offset, data))
         _apply(inode.durable, _UnsyncedWrite(offset, data))
@@ -290,7 +294,7 @@ class MemoryFileSystem:
     def rot(self, path: Path, seed: int, flips: int = 1) -> list[tuple[int, int]]:
         """Flips a bit in each of `flips` bytes that are on disk, drawn from the seed; returns (offset, mask) of each.
 
-        Later writes over them are not affected; syncs and crashes do not undo it.
+        Syncs and crashes keep the flipped bytes. A later write over them replaces them.
         """
         rng, inode = Random(seed), self._inode(path)
         length = min(len(inode.durable), len(inode.data))
@@ -311,7 +315,9 @@ class MemoryFileSystem:
                 yield inode
 
     def step(self, call: str, path: Path, half: object = None) -> OSError | None:
-        """Counts a call; returns the error that it must fail with, if any. `half` is done before a power cut."""
+        """Counts a call; returns the error that it must fail with, or None. If the power is cut in this call, calls the
+        function `half` first, then raises PowerCut.
+        """
         if self.off:
             raise PowerCut(f"{call} {path}")
         self.calls += 1
@@ -405,7 +411,7 @@ class MemoryFileSystem:
 
     def _sync_names(self, is_meant: Callable[[_NameChange], bool]) -> None:
         last = max((n for n, change in enumerate(self._pending_names, 1) if is_meant(change)), default=0)
-        for change in self._pending_names[:last]:  # one journal: what came before goes with it
+        for change in self._pending_names[:last]:  # one journal: all earlier changes become durable, too
             self._durable_names.change(change)
         del self._pending_names[:last]
 

@@ -36,7 +36,9 @@ class _Family:
         self.scans: WeakSet[_Scan] = WeakSet()
 
     def scan(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yields the rows as they are at the time of the call, whatever is written afterwards."""
+        """Returns an iterator over the rows with start <= key < end. It yields them as they are at the time of the
+        call, whatever is written afterwards.
+        """
         scan = _Scan(self, bisect_left(self.keys, start), bisect_left(self.keys, end))
         METER.units += SEEK_UNITS
         if scan.left <= SCAN_AT_ONCE:
@@ -71,7 +73,7 @@ class _Family:
 
 
 def _charged(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-    """Charges each row as it is consumed, as RocksDB's scan does."""
+    """Yields the rows. Charges each one to the meter (`raftlog.work`) when it is consumed, as RocksDB's scan does."""
     for row in rows:
         METER.units += ROW_UNITS + (len(row[1]) >> 10)
         yield row
@@ -134,7 +136,7 @@ class MemoryKV:
 
     @property
     def closed(self) -> bool:
-        """True if the store can no longer be used; `crash` opens it again."""
+        """True after `close` or `crash`: the store can no longer be used."""
         return self._closed
 
     def watch_corruption(self, told: Callable[[KVCorruptError], None]) -> None:
@@ -209,8 +211,9 @@ class MemoryKV:
         """Does nothing: the rows are in memory."""
 
     def checkpoint(self, path: str) -> None:
-        """Makes a checkpoint at `path`, as `KV.checkpoint` does; without a file system `checkpoints[path]` is then the
-        copy."""
+        """Makes a checkpoint at `path`, as `KV.checkpoint` does; without a file system, `checkpoints[path]` is the
+        copy. Raises KVError if there is a checkpoint at `path`.
+        """
         if path in self._checkpoints or (self._fs is not None and self._fs.exists(Path(path))):
             raise KVError(f"a checkpoint named {path} exists already")
         if self._fs is None:
@@ -239,8 +242,9 @@ class MemoryKV:
         self._closed = True
 
     def crash(self, kept: int) -> MemoryKV:
-        """Returns the store after a power loss: all flushed batches plus the first `kept` batches since. Closes this
-        one."""
+        """Returns a new store as it is after a power loss, with all flushed batches and the first `kept` batches since.
+        Closes this one. Raises KVError without `model_crash`.
+        """
         if self._durable is None:
             raise KVError("only MemoryKV(model_crash=True) knows what a crash would lose")
         self._closed = True
@@ -253,7 +257,7 @@ class MemoryKV:
 
     @classmethod
     def load(cls, fs: FileSystem, path: Path) -> MemoryKV:
-        """Opens the store in a checkpoint on `fs`, with crashes modelled. Raises KVCorruptError if it is damaged."""
+        """Opens the store in a checkpoint on `fs`, with `model_crash`. Raises KVCorruptError if it is damaged."""
         data = read_file(fs, path / ROWS_FILE)
         if crc32c(data[4:]).to_bytes(4) != data[:4]:
             raise KVCorruptError(f"the rows in {path} fail their checksum")

@@ -1,5 +1,5 @@
-"""A whole run of the fuzzer: it starts from three nodes, sends shots to all their ports, and checks the nodes'
-invariants afterwards."""
+"""A whole run of the fuzzer on a running cluster: it sends shots (almost valid requests, `fuzz.shot`) to all ports of
+the nodes, and checks meanwhile and afterwards that the nodes still work."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from jepsen_like.live.subjects.subject import leader_of
 from raftmq.commands.bench_load import signed_frame
 
 PKI = "pki"
-"""The folder with the certificates, beside those of the nodes."""
+"""The name of the folder with the certificates, beside the nodes' folders."""
 ALONE_EVERY = 12
-"""After every so many batches, shots are sent each on a connection of its own."""
+"""One batch in this many, on average, is followed by shots that each get a connection of their own."""
 HOSTILE_S, HARMLESS_S = 30.0, 10.0
 """Seconds of hostile load, and of harmless load after it."""
 TURN_NS = 1_000_000_000
 """Nanoseconds at the beginning of each load in which honest sends are not measured."""
 SLOWER_MAX, SENDS_MIN = 2.0, 200
-"""SLOWER_MAX: factor by which hostile load may raise the latency of honest sends. SENDS_MIN: the number of sends below
-which it is not judged.
+"""SLOWER_MAX: the factor by which the p99 latency of honest sends may be higher beside hostile than beside harmless
+load. SENDS_MIN: the number of sends beside harmless load below which the latency is not judged.
 """
 LOOK_S = 1.0
 STRIKE_S = 0.2
@@ -53,11 +53,11 @@ STRIKE_S = 0.2
 FILL, FILL_BYTES = 2000, 10_000
 """The number of messages, and the bytes of each, that are sent at first, so that the tier holds some."""
 TIER_S = 60.0
-"""Longest time in seconds until these messages are in the tier, and, at the end of a run, until the last sealed
-segments are.
+"""The most seconds until the tier holds some of the first messages, and, at the end of a run, until it holds the last
+sealed segments.
 """
 REMEMBERED = 40
-"""The number of the last batches per node that are kept, and written to a file if the node ends."""
+"""The number of the last batches per node that are remembered, as those that may have caused a defect."""
 MEMORY_MAX = 1 << 30
 """Bytes by which a node's memory may grow (`jepsen_like.live.stories.story_hostile.MEMORY_MAX` says why)."""
 SETTLE_S = 2.0
@@ -69,7 +69,7 @@ too, because only nodes write to these ports: a node must have passed an attack 
 _SHOWN = 10
 """The number of different defects after which a run ends."""
 _ALONE_S = 0.03
-"""Seconds that a replay waits after each request."""
+"""Seconds that a replay of several shots waits after each."""
 
 
 class Defect(NamedTuple):
@@ -189,7 +189,7 @@ class Campaign:
         )
 
     async def _given_back(self) -> None:
-        """Checks that the nodes count no bytes in flight any more, when there are no requests."""
+        """Checks that the nodes count no bytes in flight any more after the last request."""
         for what in await wait_given_back(self._subject.nodes):
             self._note(what, [])
 
@@ -219,7 +219,7 @@ class Campaign:
         return http.load_document((await ask_node(node, "GET", "/openapi.json")).body)
 
     async def _fill(self, lane: RemotingLane, node: NodeRecord) -> None:
-        """Sends messages; returns when the tier holds some."""
+        """Sends messages; returns when the tier holds some. Raises OSError if it holds none after TIER_S."""
         sends = []
         for number in range(FILL):
             ext = {"a": "g", "b": almost_valid.TOPICS[number % 6], "e": str(number % 4), "i": "TAGS\1a\2", "g": "1"}
@@ -229,7 +229,7 @@ class Campaign:
             raise OSError(f"nothing came into the tier within {TIER_S:g} s")
 
     def _shots(self, requests: Sequence[tuple[int, bytes]]) -> list[Shot]:
-        """Returns shots of right requests, (opaque, frame), signed if users are asked for."""
+        """Returns shots for valid requests, given as (opaque, frame), and signs them if the nodes have users."""
         guard = self._guard
         frames = [
             (opaque, data if guard is None else signed_frame(data, guard.credentials)) for opaque, data in requests
@@ -370,7 +370,9 @@ class Campaign:
             del recent[0]
 
     async def _keep_striking(self) -> None:
-        """Damages the tier's objects again and again. No damage may cost the leader its leadership."""
+        """Damages the tier's objects again and again, until the run stops and each kind of object was damaged. No
+        damage may cost the leader its leadership.
+        """
         vandal = Vandal(self._subject.data / STORE, random.Random(f"{self._seed}-store"))
         while not self._stopping or not all(self._counts[kind] for kind in KINDS):
             kind = await asyncio.to_thread(vandal.strike)
@@ -405,7 +407,7 @@ class Campaign:
                 self._note(f"node {node.id} logged: {_last_lines(words)}", suspects)
 
     async def _still_serves(self) -> None:
-        """Checks that leader and term have not changed, and that a send is acknowledged."""
+        """Checks that the leader and its term have not changed since the start of the run."""
         states = await asyncio.to_thread(self._subject.states)
         leader = leader_of(states)
         state = states[leader] if leader is not None else None
@@ -416,7 +418,7 @@ class Campaign:
                 self._found.append(Defect(what, []))
 
     async def _no_long_turn(self) -> None:
-        """Checks that no turn of a node's event loop took too long because of the shots."""
+        """Checks that no turn of a node's event loop took more than TURN_MAX_S seconds of CPU time."""
         for node in self._subject.nodes:
             turns = await ask_turns(node)
             self._tell(f"longest turn of node {node.id}: {turns}")
@@ -480,7 +482,7 @@ def _last_lines(text: str) -> str:
 
 
 def write_found(folder: Path, found: Sequence[Defect]) -> list[Path]:
-    """Writes one file per defect for `raftmq chaos fuzz --replay`; returns the paths."""
+    """Writes one file per defect that has shots, for `raftmq chaos fuzz --replay`; returns the paths."""
     paths = []
     for number, each in enumerate(found):
         if each.shots:
@@ -492,8 +494,9 @@ def write_found(folder: Path, found: Sequence[Defect]) -> list[Path]:
 async def replay(
     subject: RaftMQSubject, rows: Sequence[tuple[int, Shot]], tell: Callable[[str], None], pki: Path
 ) -> tuple[int, Shot] | None:
-    """Sends the shots one after the other, checks the nodes after each, and returns the first one that shows a
-    defect."""
+    """Sends the shots, given as (node, shot), one after the other, and checks the nodes after each. Returns the first
+    one that shows a defect; None if none does.
+    """
     campaign = Campaign(subject, {Port.REMOTING: 0}, 0, tell, pki=pki)
     with Watch(subject) as watch:
         document = await campaign._prepare()

@@ -45,7 +45,7 @@ class GroupGuest:
     """A guest that sends frames in the name of nodes of groups, both of groups that exist and of invented ones."""
 
     def __init__(self, cluster: str, key: bytes | None, seed: int) -> None:
-        """`cluster`: its uuid. `key`: the newest key of its secret; None if it has none."""
+        """`cluster`: the cluster's uuid. `key`: the newest key of its secret; None if it has none."""
         self._cluster, self._key, self._rng = cluster, key, random.Random(seed)
         self.counts: Counter[str] = Counter()
         """Kind of a frame -> how often it was sent."""
@@ -69,7 +69,7 @@ class GroupGuest:
     # --- as the node that dials --------------------------------------------------------------------------------------
 
     async def visit(self, port: int, to: int, groups: Sequence[int]) -> None:
-        """Dials a node and sends frames for a moment. `groups`: the numbers of the cluster's groups."""
+        """Dials a node and sends frames for up to _PAUSE_S seconds. `groups`: the numbers of the cluster's groups."""
         rng = self._rng
         try:
             reader, writer = await asyncio.open_connection(HOST, port)
@@ -203,7 +203,9 @@ class GroupGuest:
                 return [number, 1, number, number], rng.randbytes(20)
 
     def _map(self, group: Any) -> bytes:
-        """Returns a map of one group, or of all 64; records of the cluster's own groups get impossible values."""
+        """Returns a packed map of some groups: one, all or none. Records of the cluster's own groups get an old epoch,
+        so that nodes do not believe them. Some maps have wrong names or members.
+        """
         rng = self._rng
         chosen = rng.choice(([group], [*range(_FIRST_OWN, GROUPS_MAX + 1)], [*range(1, GROUPS_MAX + 1)], [64, 10], []))
         records, is_good = [], rng.random() < 0.6

@@ -48,7 +48,9 @@ class Guard(NamedTuple):
         return signed, fate >= SPOILED
 
     def header(self, rng: random.Random, *, is_good: bool = False) -> tuple[str, bool]:
-        """Returns the line that names the user to the HTTP API, or a wrong one, and True if it is the right one."""
+        """Returns (line of an HTTP header, True if it names the user rightly). The line has the right token, a wrong
+        one, or is empty; with `is_good` it always has the right one.
+        """
         fate = 1.0 if is_good else rng.random()
         if fate < UNSIGNED:
             return "", False

@@ -75,7 +75,7 @@ class Greeting:
 
     @property
     def hello(self) -> list[Any]:
-        """The guest's HELLO frame."""
+        """The fields of the guest's HELLO frame."""
         plain = [self.cluster, 1, self.me, self.uuid, self._to, CONTROL, 5, HOST, self._port]
         return plain if self._key is None else handshake.with_keys(plain, NONCE, [key_id(self._key)])
 

@@ -38,7 +38,9 @@ UNANSWERED = -1
 
 
 class HonestOrders(msgspec.Struct):
-    """The nodes' ports, and the user whose signature the clients use; "" for nodes without users."""
+    """The nodes' ports, and the user whose signature the clients use; both fields of the user are "" for nodes without
+    users.
+    """
 
     ports: list[int]
     user: str = ""
@@ -48,7 +50,7 @@ class HonestOrders(msgspec.Struct):
 
 
 class SendFigures(NamedTuple):
-    """The sends that began in certain spans of time."""
+    """The figures of the sends that began in certain spans of time. `p99_ms` is 0 if there were none."""
 
     sends: int
     p99_ms: float
@@ -81,7 +83,9 @@ class Honest:
             self._rows.append((start_ns, took_us, code))
 
     def seen_in(self, spans: Iterable[tuple[int, int]]) -> SendFigures:
-        """Gathers the sends that began in one of these spans (from, until), in nanoseconds of `time.monotonic_ns`."""
+        """Returns the figures of the sends that began in one of these spans (from, until), in nanoseconds of
+        `time.monotonic_ns`.
+        """
         wanted = list(spans)
         with self._lock:
             rows = [row for row in self._rows if any(start <= row[0] < stop for start, stop in wanted)]

@@ -73,8 +73,9 @@ UNACCEPTABLE: dict[str, Callable[[random.Random, Any], Any]] = {
     "POST /v1/backup": _no_folder,
     "PUT /v1/failpoints": _no_action,
 }
-"""Operation -> a function that makes its body such that it has no effect; operations that name a member in the path
-name one that does not exist."""
+"""Operation -> a function that changes the body of a request so that the operation has no effect. It returns the body
+unchanged if the path names a member, because that member does not exist.
+"""
 SELDOM = frozenset(
     {
         "POST /v1/scrub",
@@ -118,8 +119,9 @@ class HttpRequests:
         return (*self._operations, RAW)
 
     def draw(self, name: str = "") -> Shot:
-        """Draws the next request, of any operation or the one of that name; it is answered before the next one on its
-        connection is sent."""
+        """Draws the next request, of the operation called `name`, or of any if it is empty. The caller waits for the
+        answer before it sends the next request on the same connection.
+        """
         rng = self._rng
         name = name or rng.choice(self._names)
         method, path, operation = self._operations[name]
@@ -141,7 +143,7 @@ class HttpRequests:
         return Shot(Port.HTTP, name, head.encode("latin-1", "replace") + body, 0, is_proven)
 
     def raw(self) -> Shot:
-        """Draws a request that is malformed as HTTP. The connection is closed after it."""
+        """Draws a request that is malformed as HTTP, or that has an unusual method. It gets a connection of its own."""
         rng = self._rng
         lines = (
             b"GET /v1/health HTTP/9.9\r\n\r\n",
@@ -246,8 +248,9 @@ class HttpRequests:
 
 
 def parse(buffer: bytearray, *, is_head: bool = False) -> tuple[int, int] | None:
-    """Returns (status, length of the whole answer) if it is complete, else None. Raises ValueError for bytes that are
-    no answer."""
+    """Returns (status, length of the whole answer) if the answer is complete, else None. Raises ValueError or
+    IndexError for bytes that are no answer.
+    """
     end = buffer.find(b"\r\n\r\n")
     if end < 0:
         return None

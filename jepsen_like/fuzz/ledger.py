@@ -35,7 +35,7 @@ class FuzzRun(msgspec.Struct):
 
 
 class FuzzLedger:
-    """The runs that a file records. Without a file there are none."""
+    """The runs that a file records. Without a file it begins empty, and nothing is written."""
 
     def __init__(self, path: Path | None, runs: list[FuzzRun]) -> None:
         self._path = path
@@ -72,7 +72,7 @@ class FuzzLedger:
         }
 
     def add(self, seed: int, result: FuzzResult) -> None:
-        """Adds a run, and writes the file if there is to be one. Raises OSError."""
+        """Adds a run, and writes the file if there is one. Raises OSError if it cannot be written."""
         hostile, harmless = result.honest
         self._runs.append(
             FuzzRun(

@@ -28,7 +28,7 @@ SHARE = {Port.REMOTING: 0.8, Port.HTTP: 0.06, Port.PEER: 0.12, Port.TLS: 0.02}
 TLS_PART = 6
 """If all ports get the same number of shots, one shot of Port.TLS is sent for this many of each other port."""
 _LATE_S = 0.5
-"""Longest delay in seconds that a pace catches up; a longer one is not made up for."""
+"""The most seconds of delay that a pace makes up for. If shots are later than that, the rest of the delay stays."""
 
 
 AnyLane = RemotingLane | HttpLane | PeerLane | TlsLane

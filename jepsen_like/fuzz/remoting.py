@@ -102,7 +102,7 @@ class Requests:
 
     def _shot(self, handler: str, code: int, fields: dict[str, Any], body: bytes) -> Shot:
         rng, is_proven = self._rng, False
-        if self._guard is not None and code != RequestCode.SET_AUTH_MODE:  # rules are enforced until the end
+        if self._guard is not None and code != RequestCode.SET_AUTH_MODE:  # unsigned, so that rules stay enforced
             fields, is_proven = self._guard.signed(rng, fields, body, is_good=self._is_good)
         flag = 0
         kind = 1.0 if self._is_good else rng.random()

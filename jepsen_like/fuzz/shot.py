@@ -49,7 +49,7 @@ def save(path: Path, shots: list[tuple[int, Shot]]) -> None:
 
 
 def load(path: Path) -> list[tuple[int, Shot]]:
-    """Reads the shots that `save` wrote. Raises ValueError and KeyError for anything else."""
+    """Reads the (node, shot) rows that `save` wrote. Raises ValueError or KeyError for anything else."""
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     return [
         (

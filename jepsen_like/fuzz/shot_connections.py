@@ -1,5 +1,5 @@
-"""Lanes: connections on which shots are sent, many at once where the protocol allows it, and the answers to each of
-them."""
+"""Lanes: connections on which shots (`fuzz.shot`) are sent, many at once where the protocol allows it. A lane checks
+the answers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ class ShotDefect(Exception):
 
 
 class ShotLine(FrameConnection):
-    """A connection. For the remoting protocol it counts answers by opaque; for others it only notices the end."""
+    """A connection that counts the answers of the remoting protocol by opaque. For other protocols it only notices the
+    end of the connection.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,7 +120,10 @@ class RemotingLane:
         return -1 if self._line is None else self._line.code
 
     async def fire(self, shots: Sequence[Shot]) -> list[Shot]:
-        """Sends all shots at once; returns those that certainly reached a handler. Raises Finding and OSError."""
+        """Sends all shots at once, and waits for their answers. Returns those that certainly reached a handler: the
+        answered ones if the node closed the connection, else all. Raises ShotDefect for a missing or wrong answer, and
+        OSError.
+        """
         line = self._line
         self._fired += 1
         if line is not None and self._fired % AGAIN_EVERY == 0:
@@ -177,7 +182,9 @@ class HttpLane:
         self.statuses: Counter[int] = Counter()
 
     async def fire(self, shots: Sequence[Shot]) -> list[Shot]:
-        """Sends the shots; returns those that were answered. Raises Finding and OSError."""
+        """Sends the shots; returns those that were answered. Raises ShotDefect for a missing answer, an answer that is
+        not HTTP and the status 500, and OSError.
+        """
         reached = []
         for shot in shots:
             try:

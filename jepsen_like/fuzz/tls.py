@@ -48,7 +48,9 @@ def make_files(folder: Path) -> dict[str, str]:
 
 
 def context_of(folder: Path, stem: str = "node") -> ssl.SSLContext:
-    """Returns the SSL context of a client that presents a certificate of that CA, which the peer port asks for."""
+    """Returns the SSL context of a client that trusts the CA in `folder` and presents the certificate `stem` from
+    there. The peer port asks clients for a certificate.
+    """
     context = ssl.create_default_context(cafile=str(folder / "ca.crt"))
     context.load_cert_chain(str(folder / f"{stem}.crt"), str(folder / f"{stem}.key"))
     return context
@@ -74,7 +76,7 @@ class Plans:
         self._rng = rng
 
     def draw(self, handler: str = "") -> Shot:
-        """Draws one shot."""
+        """Draws a shot of this handler; if it is empty, of any in HANDLERS."""
         rng = self._rng
         plan = {"port": rng.choice(_PORTS), "seed": rng.randrange(1 << 32)}
         handler = handler or rng.choices(HANDLERS, (8, 8, 2, 1))[0]
@@ -128,7 +130,7 @@ class TlsConnection:
 
 
 def spoiled(rng: random.Random, data: bytes) -> bytes:
-    """Returns the data as almost valid records."""
+    """Returns the TLS records in `data` with one fault, drawn by `rng`."""
     fate = rng.randrange(9)
     at = rng.randrange(len(data))
     if fate == 0:
@@ -160,8 +162,9 @@ class TlsLane:
         self.ways.next()
 
     async def fire(self, shots: Sequence[Shot]) -> list[Shot]:
-        """Sends the shots and returns those that were sent. Raises Finding if an honest connection gets no answer, and
-        OSError if the node does not listen."""
+        """Sends the shots and returns them. Raises ShotDefect if the node ends TLS in place of an answer to an honest
+        request or if a shot takes longer than ANSWER_S, and OSError if the node does not listen.
+        """
         reached = []
         for shot in shots:
             try:

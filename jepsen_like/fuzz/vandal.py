@@ -1,4 +1,4 @@
-"""Damages the objects of the tier while nodes use them."""
+"""Damages the objects of the tier (the nodes' object store) while the nodes use them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ class Vandal:
         self._rng = rng
 
     def strike(self) -> str | None:
-        """Damages one object; returns its kind, or None if there is none yet."""
+        """Damages one object; returns its kind. Returns None if there is no object of the drawn kind, or if the nodes
+        delete it meanwhile.
+        """
         rng = self._rng
         kind = rng.choice(KINDS)
         found = sorted(self._store.glob(f"[0-9a-f]*/{_GLOBS[kind]}"))
         if not found:
             return None
-        path = rng.choice(found[-8:] if rng.random() < 0.5 else found)  # the newest are what is read
+        path = rng.choice(found[-8:] if rng.random() < 0.5 else found)  # nodes read mostly the newest
         with suppress(FileNotFoundError):  # swept, or deleted by the nodes meanwhile
             data = path.read_bytes()
             damaged = self._damaged(data, rng.choice(found))

@@ -221,7 +221,7 @@ def good(rng: random.Random, code: int) -> Drawn:
 
 
 def draw(rng: random.Random, code: int) -> Drawn:
-    """Draws the next request of the code: a good one, or one with up to three wrong fields and a wrong body."""
+    """Draws the next request of the code. Up to three of its fields may be wrong, and its body may be."""
     fields: dict[str, Any] = {name: draw(rng) for name, draw in FIELDS[code].items()}
     body = _body(rng, code)
     times = rng.choice((0, 1, 1, 1, 2, 3))

@@ -135,7 +135,9 @@ def _places(root: Any) -> list[tuple[Any, Any]]:
 
 
 def encode(rng: random.Random, document: Any) -> bytes:
-    """Encodes the document, seldom with the same name twice, or cut off."""
+    """Encodes the document as JSON, seldom with the same names twice, or cut off. The placeholder that `value` may draw
+    becomes an array nested DEEP levels deep.
+    """
     written = json.dumps(document)
     if _PIECES[0] in written:
         written = written.replace(_PIECES[0], "[" * DEEP + "]" * DEEP)
@@ -146,5 +148,5 @@ def encode(rng: random.Random, document: Any) -> bytes:
 
 
 def noise(rng: random.Random, most: int = 64) -> bytes:
-    """Draws bytes without meaning."""
+    """Draws fewer than `most` random bytes."""
     return rng.randbytes(rng.randrange(most))

@@ -53,8 +53,9 @@ class Arena:
         self._turns: Counter[str] = Counter()
 
     def turn(self, name: str, of: int) -> int:
-        """Returns 0, 1, ... `of` - 1 in turn, for each name separately, so that overlapping rounds use different
-        ones."""
+        """Returns the numbers below `of` in turn, for each name separately, so that overlapping rounds use different
+        ones.
+        """
         self._turns[name] += 1
         return self._turns[name] % of
 

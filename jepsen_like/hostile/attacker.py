@@ -1,7 +1,7 @@
 """The process that attacks. It is separate from the honest clients, so that its own cost is not mistaken for the
 nodes'.
 
-It reads one line of JSON (Orders) and attacks until its standard input ends; it reports each round as a line of JSON.
+It reads one line of JSON (AttackOrders) and attacks until its standard input ends. It reports each round in two lines.
 Each further line is a hand, a JSON list of the attacks to play from then on. An empty one ends the attacks: no new
 round begins, and those that run continue to their end or until the next hand arrives.
 """
@@ -73,7 +73,7 @@ async def _must(wire: Wire, code: int, ext: dict[str, str], body: bytes = b"") -
 
 
 class Table:
-    """Plays hands, one after the other. Its methods are called on the event loop."""
+    """Plays hands (lists of attacks), one after the other. Its methods are called on the event loop."""
 
     def __init__(self, arena: Arena, every_s: float, tell: Callable[[dict[str, Any]], None]) -> None:
         self._arena = arena
@@ -85,7 +85,9 @@ class Table:
         """The running tasks: one for each attack of a hand, until the attack's last round is over."""
 
     async def deal(self, names: list[str]) -> None:
-        """Plays these attacks from now on; no name ends the attacks but lets their last rounds finish."""
+        """Plays these attacks from now on, and ends the rounds of the earlier ones. If `names` is empty, begins no new
+        round, but lets the running ones finish.
+        """
         self._over.set()
         if not names:
             return
@@ -114,7 +116,7 @@ async def play(arena: Arena, attack: Attack, round_number: int, tell: Callable[[
     begun = time.monotonic()
     try:
         await attack.play(arena, node, report)
-    except OSError as error:  # a refused or reset connection counts as an answer too
+    except OSError as error:  # a refused or reset connection counts as a closed one
         report.sent += 1
         report.closed += 1
         about["error"] = str(error)

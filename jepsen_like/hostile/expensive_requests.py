@@ -39,7 +39,9 @@ def patient(port: int) -> Coroutine[Any, Any, Wire]:
 
 
 async def end_of(wire: Wire, topic: str) -> int:
-    """Returns the queue's next offset; creates the topic if it does not exist."""
+    """Returns the next offset of the topic's queue 0; 0 if the node does not report one. Creates the topic if it does
+    not exist.
+    """
     answer = await wire.ask(RequestCode.GET_MAX_OFFSET, {"topic": topic, "queueId": "0"})
     if answer.code != 0:
         await wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(topic))
@@ -49,7 +51,7 @@ async def end_of(wire: Wire, topic: str) -> int:
 
 @asynccontextmanager
 async def connections(port: int, count: int) -> AsyncIterator[list[Wire]]:
-    """Opens `count` connections."""
+    """Yields `count` open connections, and closes them at the end of the context. Raises OSError."""
     async with AsyncExitStack() as stack:
         yield [await stack.enter_async_context(await patient(port)) for _ in range(count)]
 
@@ -136,14 +138,17 @@ async def new_filters(arena: Arena, node: Target, report: RoundReport) -> None:
 
 
 def batch_body(count: int) -> bytes:
-    """Returns the body of a batch request: stored messages without the fields that the broker fills in, of `_BODY`
-    bytes each."""
+    """Returns the body of a batch request with `count` messages, each with a body of `_BODY` bytes. A message has the
+    form of a stored one without the fields that the broker fills in.
+    """
     size = 22 + _BODY
     return (struct.pack(">iiiii", size, 0, 0, 0, _BODY) + bytes(_BODY) + struct.pack(">h", 0)) * count
 
 
 async def large_topic(arena: Arena, node: Target, report: RoundReport) -> None:
-    """Deletes a topic of 200,000 messages, and creates it again at once."""
+    """Fills a topic with 200,000 messages, deletes it, and creates it again at once. Checks that the new topic is
+    empty.
+    """
     name = f"hostile-large-{arena.turn('large', 4)}"
     leader = arena.leader
     async with await patient(leader.client_port) as wire:
@@ -176,7 +181,9 @@ async def control_pages(arena: Arena, node: Target, report: RoundReport) -> None
 
 
 async def topic_lists(arena: Arena, node: Target, report: RoundReport) -> None:
-    """Creates 5,000 topics, and lists them from many connections."""
+    """Creates 5,000 topics in the first round. Lists the topics 20 times on one connection, and asks for long answers
+    over HTTP.
+    """
     async with await patient(arena.leader.client_port) as leader, await patient(node.client_port) as wire:
         if arena.turn("topics", 1 << 60) == 1:
             asked = []

@@ -19,10 +19,13 @@ _PAIR = 2
 def deal(attacks: Sequence[Attack], hands: int, at_once: int, rng: random.Random) -> list[Hand]:
     """Returns `hands` hands of at most `at_once` attacks, drawn by `rng`.
 
-    - The hands are divided into rounds of equal length, as many as fit. Each attack comes once in each round. If not
-      even one round fits, some attacks are left out.
+    - The hands are divided into rounds of about equal length, as many as fit. Each attack comes in each round, once or,
+      where there is room, twice. If not even one round fits, some attacks are left out.
     - Two attacks of which one hinders the other never share a hand.
-    - No hand of a round has two heavy attacks more than another one, and pairs that were together come again last.
+    - No hand of a round has two heavy attacks more than another one. Pairs of attacks that have not shared a hand yet
+      come before pairs that have.
+
+    Raises ValueError if `hands` or `at_once` is below 1, or if the attacks cannot be dealt in this way.
     """
     if hands < 1 or at_once < 1:
         raise ValueError(f"{hands} hands of {at_once} attacks cannot be dealt")
@@ -52,7 +55,9 @@ def _hinders(attacks: Sequence[Attack]) -> set[frozenset[str]]:
 def _round(
     attacks: Sequence[Attack], size: int, at_once: int, seen: Mapping[frozenset[str], int], rng: random.Random
 ) -> list[Hand]:
-    """Returns `size` hands in which each attack comes once, and some more where there is room."""
+    """Returns `size` hands in which each attack comes once, and some come again where there is room. Raises ValueError
+    if no such hands were found.
+    """
     hinders = _hinders(attacks)
     heavy = {attack.name for attack in attacks if attack.is_heavy}
     heavy_max = -(-len(heavy) // size)

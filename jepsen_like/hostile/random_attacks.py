@@ -18,7 +18,7 @@ from jepsen_like.hostile.expensive_requests import answers_of, batch_body, conne
 from raftmq_wire.codes import RequestCode
 
 _REQUESTS = 1_000
-"""The number of requests in each round."""
+"""The number of requests in a round of `filters`, `lists` and `joins`, if the arena has its full size."""
 _TOPIC = "hostile-drawn"
 _TERMS_MAX, _LETTERS_MAX, _BATCH_MAX, _KEYS = 500, 29_000, 4_000, 8
 _OPERATORS = ("CONTAINS", "NOT CONTAINS", "STARTSWITH", "ENDSWITH", "=", "<>", "IN", "NOT IN", "BETWEEN", ">", "IS")

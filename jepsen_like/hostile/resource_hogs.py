@@ -78,8 +78,9 @@ async def _in_two_pieces(node: Target, report: RoundReport) -> None:
 async def too_large(arena: Arena, node: Target, report: RoundReport) -> None:
     """Sends frames of impossible length, right behind 200 KB of a frame that is still incomplete.
 
-    A frame of 300 KB is read when there is room for it, and only then the length behind it. While half frames take the
-    room of the node this waits, as designed (`cluster.remoting.connection.connection_memory`), and is not judged.
+    A node reads a frame of 300 KB when it has memory for it, and only then the length behind it. While half frames take
+    this memory, the node waits, as designed (`cluster.remoting.connection.connection_memory`). The round is then not
+    judged.
     """
     has_room = "half-frames" not in arena.beside
     for length in (-1, 1 << 30, (1 << 31) - 1) * arena.sized(25):

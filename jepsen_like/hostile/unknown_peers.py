@@ -22,8 +22,9 @@ _WAIT_S = 0.6
 
 
 async def strangers(arena: Arena, node: Target, report: RoundReport) -> None:
-    """Sends votes, heartbeats, terms and fetches of an invented node; checks that the node does not dial the address
-    that it names."""
+    """Sends votes, heartbeats, terms and fetches in the name of an invented node. Checks that the attacked node does
+    not dial the address in these frames.
+    """
     listener, port = listen_anywhere()
     who = (_GUEST + next(arena.serial) % 900, str(uuid.UUID(int=arena.rng.getrandbits(128), version=4)), port)
     await _say_all(arena, node, report, *who)
@@ -66,7 +67,9 @@ def _words(me: int, to: int) -> list[tuple[Kind, list[object]]]:
 
 
 async def _say(port: int, data: bytes) -> bool:
-    """Sends the bytes and waits a moment; returns True if the node closed the connection."""
+    """Sends the bytes on a new connection and waits up to _WAIT_S seconds. Returns True if the node closes or refuses
+    the connection.
+    """
     try:
         async with asyncio.timeout(_WAIT_S):
             reader, writer = await asyncio.open_connection(HOST, port)

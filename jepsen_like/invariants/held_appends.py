@@ -31,11 +31,12 @@ class HeldCheck:
         term.
         """
         self.times = 0
-        """The turns that ended with something held."""
+        """The number of turns that ended with something held."""
 
     def look(self, appends: HeldAppends, raft: Raft, now_ms: float, looks_ms: float | None) -> None:
-        """Checks the state after a turn. `looks_ms`: when the member will look at what it holds; None if it will not.
-        Raises InvariantViolationError."""
+        """Checks the state after a turn, at the time `now_ms`. `looks_ms`: the time in milliseconds at which the member
+        will look at what it holds; None if it will not. Raises InvariantViolationError.
+        """
         self._note(raft, now_ms)
         if appends.held:
             self.times += 1

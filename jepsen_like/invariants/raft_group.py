@@ -127,7 +127,7 @@ class Before(NamedTuple):
         )
 
     def check(self, raft: Raft) -> None:
-        """Checks `raft` after the step: values that must never go back have not."""
+        """Checks `raft` after the step. Raises InvariantViolationError if a value went back that must never do so."""
         log = raft.log
         _require(raft.term >= self.term, raft, "the term never falls", self.term)
         _require(log.commit_index >= self.commit.index, raft, "the commit index never falls", self.commit)

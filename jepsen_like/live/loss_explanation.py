@@ -1,5 +1,5 @@
-"""Explains one lost message step by step from the history: when it was acknowledged, which fault was active then, and
-which message is in its place.
+"""Explains one lost message step by step from the history: when it was acknowledged, which faults ended shortly before
+and after, who led, and which message is in its place.
 
 It reads the same steps as the checkers, so everything it says can be looked up by line number.
 """
@@ -16,7 +16,9 @@ _FAULTS_BEFORE_NS = 5_000_000_000
 
 
 class LostMessage(NamedTuple):
-    """An acknowledged message that is missing on a replica which was read to its end."""
+    """An acknowledged message that the final read of at least one replica lacks. `acked` is the step that acknowledged
+    it; `missing_on` has the nodes that lack it.
+    """
 
     message_id: str
     topic: str
@@ -56,7 +58,9 @@ def find_losses(ops: Sequence[Op]) -> list[LostMessage]:
 
 
 def explain(ops: Sequence[Op], evidence: Iterable[str] = ()) -> list[str]:
-    """Returns the explanation of one loss, one step per line; an empty list if nothing is lost."""
+    """Returns the explanation of one loss, one step per line, with the lines of `evidence`; an empty list if nothing is
+    lost. Chooses the message that the most replicas lack; of several, the one that was acknowledged first.
+    """
     losses = find_losses(ops)
     if not losses:
         return []
@@ -81,7 +85,7 @@ def explain(ops: Sequence[Op], evidence: Iterable[str] = ()) -> list[str]:
 
 
 def _before(ops: Sequence[Op], invoked: Op) -> Iterator[tuple[Op, str]]:
-    """Yields the leader at the time, and the faults that had ended shortly before."""
+    """Yields the faults that ended in the five seconds before the send, and the leader at that time."""
     leader = None
     for op in ops[: invoked.index]:
         if op.f == "leader" and op.type == "ok":
@@ -93,8 +97,9 @@ def _before(ops: Sequence[Op], invoked: Op) -> Iterator[tuple[Op, str]]:
 
 
 def _after(ops: Sequence[Op], loss: LostMessage) -> Iterator[tuple[Op, str]]:
-    """Yields the fault that was active at the acknowledgement, the next leader, and the first sign that the log went
-    back."""
+    """Yields the first fault that ended after the acknowledgement, the next leader, and the next message that was
+    acknowledged at the same offset, which shows that the log went back.
+    """
     later = ops[loss.acked.index + 1 :]
     if fault := next((op for op in later if op.f == "fault" and op.type == "ok"), None):
         yield fault, f"a fault has ended, {fault.value['kind']}: {fault.value.get('detail', '')}"

@@ -38,7 +38,9 @@ class Plan(NamedTuple):
     seed: int
     rate: int
     chosen: bool
-    """True if the user named the faults; otherwise all faults that this machine supports are dealt."""
+    """True if the user named the faults or a scenario; otherwise all faults of the mix that this machine supports are
+    dealt.
+    """
     scale: float = 1.0
     """The scale of a scripted scenario, and of hostile clients: 1 for the full size, less for a rehearsal."""
     rate_given: bool = False
@@ -118,9 +120,10 @@ class Choice(NamedTuple):
 def choose(
     capabilities: frozenset[Capability], missing: dict[Capability, str], asked: tuple[Nemesis, ...] | None
 ) -> Choice:
-    """Chooses the faults asked for, or all. Those that cannot be played here are skipped and never counted.
+    """Chooses the faults in `asked`; if that is None, all faults of the mix. Those that cannot be played here are
+    skipped and never counted.
 
-    `missing` says why a capability is not available. Raises LocalError if none of those asked for can be played.
+    `missing` says why a capability is not available. Raises LocalError if none of the wanted faults can be played.
     """
     wanted = tuple(nemesis for nemesis in NEMESES.values() if nemesis.is_mixed) if asked is None else asked
     skipped = {}
@@ -175,7 +178,7 @@ class Deck:
 
 
 def pace(left_s: float, due: float, each_s: float) -> float:
-    """Returns the factor, at most 1, by which to multiply the duration of faults so that `due` faults of `each_s`
-    seconds each fit into `left_s` seconds. It leaves a margin for faults that have to be played again.
+    """Returns the factor, from PACE_MIN to 1, by which to multiply the duration of faults so that `due` faults of
+    `each_s` seconds each fit into `left_s` seconds. It leaves a margin for faults that have to be played again.
     """
     return min(1.0, max(PACE_MIN, PACE_MARGIN * left_s / (due * each_s))) if due and each_s else 1.0

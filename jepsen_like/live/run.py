@@ -39,7 +39,7 @@ SUM_UP_TRIES = 3
 PROGRESS_ACKS = 50
 PROGRESS_S = 30.0
 QUIET_LOAD_S = 30.0
-"""Seconds until the last request in flight has an outcome."""
+"""The most seconds to wait, once the load is held, until no request is in flight."""
 
 
 class Tools(NamedTuple):
@@ -203,8 +203,8 @@ class Run:
         return recovered_s is not None
 
     def _heal(self) -> bool:
-        """Ends every fault and waits until the cluster is healthy: all nodes agree on a leader, bytes flow on every
-        link, and sends are acknowledged. Returns False if that takes too long.
+        """Ends every fault, and waits until all nodes agree on a leader and sends are acknowledged. Returns False if
+        that takes too long. Records a reason for doubt if a link of the leader stays silent.
         """
         self._phase("heal")
         subject = self._subject

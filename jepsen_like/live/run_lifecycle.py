@@ -85,7 +85,7 @@ def space_needed(wish: RunRequest) -> int:
 
 
 def run_folder(out: Path | None, seed: int) -> Path:
-    """Makes the new, empty folder of a run. Raises LocalError if `out` contains something."""
+    """Makes the folder of a run; returns its path. Raises LocalError if it cannot be made, or contains something."""
     folder = out if out is not None else Path("chaos-runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-seed{seed}"
     folder = folder.absolute()
     try:

@@ -95,8 +95,9 @@ class Witnesses:
         return f'<div class="wide"><table class="steps">{head}{rows}</table></div>'
 
     def _window(self, anomaly: Anomaly) -> str:
-        """Draws what every replica has around the message, next to what was acknowledged. Returns "" for anomalies that
-        are not about a message."""
+        """Draws what every replica has around the message, next to what was acknowledged. Returns "" for an anomaly
+        that is not about a message, or whose message has no place.
+        """
         send = self._messages.sends.get(anomaly.subject)
         if send is None or send.place is None:
             return ""

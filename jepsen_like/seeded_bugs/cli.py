@@ -21,7 +21,7 @@ ENGINES = tuple(SEEDS)
 
 
 def choose(only: tuple[str, ...]) -> list[Bug]:
-    """Returns the bugs of these ids, or all bugs without ids. Raises click.UsageError for an unknown id."""
+    """Returns the bugs with these ids; all bugs if `only` is empty. Raises click.UsageError for an unknown id."""
     from jepsen_like.seeded_bugs.catalogue import load_all
 
     bugs = load_all()

@@ -74,8 +74,9 @@ def settle(copy: Path, texts: Mapping[str, str], root: Path) -> None:
 
 
 def compiled(source: str, root: Path) -> Path:
-    """Returns the path of the native module built from this source, kept in `root`/build/kernels if it was compiled
-    before. Raises KernelError."""
+    """Returns the path of the native module built from this source. Compiles it unless an earlier call has: the modules
+    are kept in `root`/build/kernels. Raises KernelError.
+    """
     if os.environ.get(kernel.VARIABLE) == "python":
         raise KernelError(f"the bug is in the native kernel, and {kernel.VARIABLE}=python excludes that one")
     suffix = sysconfig.get_config_var("EXT_SUFFIX")

@@ -50,7 +50,9 @@ class MatrixRow(NamedTuple):
     cpu_seconds: float = 0.0
     """CPU time of the whole row in seconds."""
     note: str = ""
-    """Reason why the bug is not caught, or the other checkers that reported."""
+    """The schedule's report if it did not catch the bug, and the other checkers that reported in the search; or the
+    reason why the worker failed.
+    """
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the row for JSON."""

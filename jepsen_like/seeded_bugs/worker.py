@@ -15,8 +15,9 @@ from jepsen_like.seeded_bugs.catalogue import require_copy
 from jepsen_like.seeded_bugs.engines import ENGINES, Engine, Fired
 
 _CRASHES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError, AssertionError)
-"""Errors that mutated code may raise besides violations. They are recorded as "crash", which does not count as
-caught."""
+"""Errors that mutated code may raise besides violations. They are recorded as "crash", which does not count as caught,
+except in a search with `black_box`.
+"""
 
 
 def play(engine: Engine, schedule: str, named: list[str]) -> dict[str, Any]:
@@ -42,8 +43,9 @@ def _played(engine: Engine, schedule: str, named: list[str], *, black_box: bool)
 
 
 def search(engine: Engine, request: dict[str, Any]) -> dict[str, Any]:
-    """Runs random seeds until there are enough kills, or all; returns the checkers that reported and their seeds.
-    `checkers`: those that count as caught."""
+    """Runs random seeds until there are enough kills, or all. Returns the numbers, times and (seed, checker) pairs that
+    it found. A seed kills the bug if one of `checkers` in the request reports; with `black_box`, if any checker does.
+    """
     named = set(request["checkers"])
     kills: list[tuple[int, str]] = []
     others: list[tuple[int, str]] = []

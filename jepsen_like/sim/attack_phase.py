@@ -1,6 +1,6 @@
 """Runs and checks the attack phase: all faults are healed, no node fails, and hostile clients send whatever they can.
 
-No node may begin another term or end, every request must be answered once, honest clients must be served, and the
+No node may stop or begin another term. Every request must be answered once, honest clients must be served, and the
 memory that a node uses for clients must stay below a bound and be freed afterwards.
 """
 
@@ -40,7 +40,8 @@ GIVEN_BACK_S = 10.0
 requests.
 """
 SLACK = 256 << 10
-"""Bytes of answers that a node may keep for one client on top of its limits (`rooms.FIRST_ANSWER_BYTES`)."""
+"""Bytes of answers that a node may keep for one client on top of its limits
+(`cluster.remoting.connection.connection_memory.FIRST_ANSWER_BYTES`)."""
 FULL = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)
 """Response codes with which a node refuses a send that the log does not take in time."""
 PORTS = (BROKER_PORT, NAMESRV_PORT)
@@ -117,7 +118,7 @@ class Prober:
 
 
 class Accounts:
-    """Checks the bytes and connections that nodes keep for clients, during a run and at its end."""
+    """Checks how much memory nodes use for clients, during the attack phase and at the end of a run."""
 
     def __init__(self, network: Network, machines: Callable[[], Iterable[Machine]], limit: int, report: Report) -> None:
         """`limit`: bytes of answers that a node may keep for all clients, besides SLACK for each connection."""
@@ -172,7 +173,7 @@ class CalmWorld(Protocol):
 
 
 class Calm:
-    """The attack phase itself. Reports violations to the monitor."""
+    """Runs the attack phase and checks the nodes meanwhile. Reports violations to the monitor."""
 
     def __init__(self, world: CalmWorld) -> None:
         self._world = world
@@ -216,7 +217,7 @@ class Calm:
 
     def settle(self) -> None:
         """Waits until every request of the hostile clients is answered. Reports a violation if one has no answer after
-        ANSWERS_S.
+        ANSWERS_S seconds.
         """
         world, hostile = self._world, self.hostile
         assert hostile is not None
@@ -238,7 +239,8 @@ class Calm:
             self._linked_since_s = self._world.loop.now
 
     def given_back(self) -> None:
-        """Checks that all counted memory is given back when no client sends any more."""
+        """Disconnects the hostile clients, and checks that the nodes give back all counted memory within GIVEN_BACK_S
+        seconds."""
         if self.hostile is not None:
             self.hostile.leave()
         world, end = self._world, self._world.loop.now + GIVEN_BACK_S

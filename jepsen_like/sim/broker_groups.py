@@ -35,7 +35,8 @@ SECOND = AddBrokerGroup(2, "raftmq-g02", ("raftmq", 3))
 
 
 class BrokerGroupsOperator:
-    """The operator. Its attribute `check` copies the first group's state and compares the copy."""
+    """Proposes commands about groups of brokers and about what they copy. Its attribute `check` copies the first
+    group's state and compares the copy."""
 
     def __init__(
         self,

@@ -8,6 +8,6 @@ Report = Callable[[str, str], None]
 """Takes the name of a checker, and a description of what is wrong."""
 
 Wait = Callable[..., bool]
-"""Takes (condition, seconds, what is wrong otherwise, checker). Lets that much virtual time pass until `condition()` is
-true; returns False, and reports a violation, if it never was.
+"""Takes (condition, seconds, what is wrong otherwise, checker). Lets virtual time pass until `condition()` is true, and
+returns True. If that takes more than this many seconds, reports a violation and returns False.
 """

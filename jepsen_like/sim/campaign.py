@@ -69,7 +69,7 @@ class Summary:
         return f"{digest:08x}"
 
     def as_dict(self) -> dict[str, object]:
-        """Returns the totals for --json."""
+        """Returns the totals as key -> value, as the option --json prints them."""
         count = max(1, len(self.verdicts))
         cpu_s = sum(v.cpu_s for v in self.verdicts.values())
         return {
@@ -139,7 +139,8 @@ def shrink(seed: int, runs_max: int, heard: Callable[[str], None] = lambda line:
     """Returns the fewest faults found with which the same checker still reports a violation first (Zeller's ddmin over
     the plan).
 
-    Raises ValueError if the seed has no violation.
+    After a first run with the whole plan, runs the seed at most `runs_max` times. `heard` gets a line of text whenever
+    fewer faults suffice. Raises ValueError if the seed has no violation.
     """
     faults: tuple[Fault, ...] = plan(draw(seed))
     whole = run_seed(seed)

@@ -15,7 +15,7 @@ from raftlog.types import NodeId
 
 
 class GroupStates:
-    """The states of the nodes on some machines. Each call reads the present state."""
+    """Answers questions about the nodes on some machines, each time from their present state."""
 
     def __init__(self, machines: Mapping[NodeId, Machine]) -> None:
         """`machines`: node id -> machine, for the machines of the group. The caller may add more."""
@@ -65,8 +65,8 @@ class GroupStates:
         return max([node.state.timers.counts.pending for node in self.running()], default=1)
 
     def draining(self) -> int:
-        """Returns the number of staged writes that are being delivered: the largest of the running nodes' numbers; 1 if
-        no node runs."""
+        """Returns the number of attempts at staged writes whose messages are being copied or removed: the largest of
+        the running nodes' numbers; 1 if no node runs."""
         return max([len(node.state.writes.draining) for node in self.running()], default=1)
 
     def resets_of(self, group: str) -> int:
@@ -143,8 +143,8 @@ class GroupReach:
 
     def is_deaf(self) -> bool:
         """Returns True if a member has no connection to another, or has one that a middlebox has forgotten. A
-        connection may be missing for seconds: a member dials a machine that had no power again after 1 s, and after 2 s
-        more (seed 953500102).
+        connection may be missing for seconds: a member repeats its dial to a machine without power after 1 s, and then
+        after 2 s more (seed 953500102).
         """
         ids = {machine.node_id for machine in self._states.members()}
         linked = all(

@@ -84,7 +84,7 @@ class JudgedWorld(Protocol):
         """Returns True if log time cannot have jumped during the run."""
 
     def refused(self) -> set[str]:
-        """Returns the ids of messages of RaftMQ's own producers that a node refused for now."""
+        """Returns the ids of messages of RaftMQ's own producers that a node refused for now, or gave up."""
 
     def retried(self) -> list[Foreign]:
         """Returns the messages that foreign clients sent again until they were answered."""
@@ -108,7 +108,7 @@ class Judge:
         self._foreign: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
         """Node -> (queue, offset, id) of every message in the foreign topic."""
         self._orders: dict[int, list[tuple[int, int, str]]] = defaultdict(list)
-        """Node -> (queue, offset, id) of every message in the topic of RaftMQ's own producers."""
+        """Node -> (queue, offset, id) of every message of RaftMQ's own producers."""
         self._vanished: frozenset[str] = frozenset()
         """Ids of messages that were acknowledged at a weaker level and are lost, which that level allows."""
 
@@ -354,8 +354,8 @@ def stray_locks(machine: Machine) -> Iterator[str]:
 
 
 def levels(options: Options) -> dict[str, str]:
-    """Returns topic of the load -> the acknowledgement level that sends to it ask for; "" if they ask for none, because
-    the node's own level is as good.
+    """Returns topic of the load -> the acknowledgement level with which the topic is created; "" if with none, because
+    the nodes' own level then is the full promise.
     """
     own = FULL if options.flush_async else ""
     return {TOPIC: own, FOREIGN_TOPIC: own, **({BRISK_TOPIC: brisk_level(options)} if options.weak else {})}

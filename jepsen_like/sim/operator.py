@@ -29,10 +29,10 @@ class Task(NamedTuple):
 
 
 def tasks(options: Options) -> tuple[Task, ...]:
-    """Draws the tasks of a seed's operator: none in every second seed.
+    """Draws the tasks of a seed's operator; none with probability 1/2.
 
-    The machine to lose is the one on whose disk the nemesis flips bits (`Nemesis._rot`). Otherwise two of three nodes
-    could lose the same entry.
+    The machine to lose is the one on whose disk the nemesis flips bits (`FaultInjector._rot`). Otherwise two of three
+    nodes could lose the same entry.
     """
     rng = stream(options.seed, "members")
     weak, new = NodeId(1 + options.seed % options.nodes), NodeId(options.nodes + 1)
@@ -74,8 +74,8 @@ class Operator:
         self.applied: list[str] = []
 
     def start(self) -> None:
-        """Schedules the first task: at a random time in the first half of the fault phase, or in the second half if the
-        log is trimmed by then."""
+        """Schedules the first task: at a random time in the first half of the fault phase or, in runs that trim the log
+        by its size, in the second half, when it is trimmed already."""
         half_s = self._options.fault_phase_s / 2
         begins_s = self._rng.uniform(0.5, half_s) + (half_s if self._options.retained_bytes else 0.0)
         self._monitor.loop.call_outside(begins_s, self._look)

@@ -61,11 +61,11 @@ TIER_READS_FROM = 2_600_000
 """First seed with runs that read from the tier although the nodes have the messages, or whose manifests have small
 pages."""
 TIER_FROM = 2_000_000
-"""First seed from which on every other seed has tiered storage. Results of earlier seeds are recorded, so those runs
+"""First seed from which on half of the seeds have tiered storage. Results of earlier seeds are recorded, so those runs
 stay as they were.
 """
 CONFIG_FROM = 3_000_000
-"""First seed from which on, in every other seed, the leader writes the cluster's configuration into the log."""
+"""First seed from which on, in half of the seeds, the leader writes the cluster's configuration into the log."""
 STALLS_FROM = 4_000_000
 """First seed from which on a third of the seeds have stalls (turns of an event loop that take long)."""
 WRITES_FROM = 3_000_000
@@ -79,9 +79,9 @@ APPLY_FROM = 4_200_000
 TIER_SEALS_FROM = 4_600_000
 """First seed with runs whose tier closes segments for their age."""
 USERS_FROM = 5_000_000
-"""First seed from which on every other seed has users and access rules."""
+"""First seed from which on half of the seeds have users and access rules."""
 LEVELS_FROM = 5_200_000
-"""First seed from which on a quarter of the seeds have nodes of two versions and are finalized at some time."""
+"""First seed from which on a quarter of the seeds have nodes of two versions, and finalize the cluster's level."""
 RESIZED_FROM = 5_300_000
 """First seed from which on a quarter of the seeds have a topic whose number of queues goes up and down."""
 APART_FROM = 5_300_000
@@ -91,21 +91,21 @@ SURGES_FROM = 954_000_000
 GROUPS_FROM = 970_000_000
 """First seed from which on a quarter of the seeds have a second group of brokers."""
 SECOND_FROM = 980_000_000
-"""First seed from which on a quarter of the seeds have nodes of that second group."""
+"""First seed from which on a quarter of the seeds have a second group of brokers with nodes."""
 GROUP_WRITES_FROM = 981_000_000
-"""First seed from which on every other seed with nodes of a second group has a writer to both groups."""
+"""First seed from which on half of the seeds with nodes of a second group have a writer to both groups."""
 RETIRES_FROM = 983_000_000
-"""First seed from which on every other seed with nodes of a second group has that group retire."""
+"""First seed from which on, in half of the seeds with nodes of a second group, that group retires."""
 DRAINS_FROM = 982_000_000
-"""First seed from which on every other seed with a second group, but without nodes of it, has drains."""
+"""First seed from which on half of the seeds with a second group, but without nodes of it, have drains."""
 QUOTAS_FROM = 983_000_000
-"""First seed from which on a quarter of the seeds have quotas that come and go."""
+"""First seed from which on a quarter of the seeds without nodes of two versions have quotas that come and go."""
 GATHERS_FROM = 986_000_000
-"""First seed from which on every other seed with nodes of a second group has a topic that leaves that group."""
+"""First seed from which on half of the seeds with nodes of a second group have a topic that leaves that group."""
 REGISTRY_FROM = 990_000_000
 """First seed from which on half of the seeds with nodes of a second group have a registry."""
 THRIFTY_FROM = 998_000_000
-"""First seed from which on every other seed sets `replication.thrifty`."""
+"""First seed from which on half of the seeds set `replication.thrifty`."""
 ROOT = ("root", "root-secret")
 """Name and secret of the Super user in seeds with users."""
 IN_A_QUARTER = ("ordered", "transactions", "delayed", "failures", "resets", "legacies")
@@ -223,7 +223,8 @@ class Options(NamedTuple):
     """1: sealed segments are uploaded to an object store that has faults too (`sim/machines/tier_store.py`). 2: in
     addition, the tier keeps the messages that retention removes from the nodes."""
     tier_read: int = 0
-    """Index in `cluster.broker.reads.tier_read_policy.LEVELS` of the level at which all pulls read from the tier."""
+    """Index in `cluster.broker.reads.tier_read_policy.LEVELS` of the setting `tier.read`, which says which messages
+    pulls read from the tier."""
     tier_page: int = 0
     """Number of segments in a full page of the manifest; 0: as in production."""
     tier_seal_ms: int = 0
@@ -300,7 +301,7 @@ def draw(seed: int) -> Options:
     """Draws the options of a seed."""
     rng = stream(seed, "options")
     kinds = {kind: rng.choice((0, 1, 1, 3)) for kind in FAULT_KINDS}
-    if rng.random() < 1 / 3:  # some seeds run without any of these extras
+    if rng.random() < 1 / 3:  # a third of the seeds draw no trigger but crash-before-ack
         kinds.update(dict.fromkeys(sorted(TRIGGERS), 0))
     for kind in ("kill", "crash-before-ack"):
         kinds[kind] = max(1, kinds[kind])
@@ -475,7 +476,8 @@ def _with_more(drawn: Options, rng: random.Random) -> Options:
 
 
 def _with_clients(drawn: Options, rng: random.Random) -> Options:
-    """Adds clients that are hostile, mix kinds of commits, or change topics that others use, in half of the seeds."""
+    """Adds, in half of the seeds, clients that are hostile, mix kinds of commits, or change topics while messages flow.
+    With them come faults around a leader (`later`) and, by chance, drains that run step by step and small limits."""
     if rng.random() < 0.5:
         return drawn
     hostile, tides, remakes = rng.choice(((1, 1, 1), (1, 0, 0), (0, 2, 0), (0, 0, 1), (0, 1, 1), (1, 1, 0)))

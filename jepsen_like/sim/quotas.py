@@ -145,14 +145,16 @@ class QuotaOperator:
         return leader.node.state if leader is not None and leader.node is not None else None
 
     def set(self, subject: str, limits: dict[str, int] | None) -> None:
-        """Proposes limits for a subject; None takes its quota away. Does nothing without a leader."""
+        """Proposes limits for a subject; None takes its quota away. Does nothing if there is no leader, or the cluster
+        does not have the level that knows quotas."""
         state = self._state()
         if state is not None and state.level >= QUOTAS_LEVEL:
             self._propose(SetQuotas([(subject, limits)], 1, "the operator"), self._judged(subject, limits))
 
     def _judged(self, subject: str, limits: dict[str, int] | None) -> Callable[[ProposeResult], None]:
-        """Returns the function to call with the result of a change of this subject's quota. For CHECKED it begins the
-        check of the new rate if this was the latest change and it succeeded.
+        """Returns the function to call with the result of a change of this subject's quota. For CHECKED, ends the
+        present check; the function then begins the check of the new rate, if the limits have one, the change succeeded,
+        and no later change was proposed.
         """
         rate = 0 if limits is None else limits.get(SEND_MESSAGES, 0)
         if subject != CHECKED:

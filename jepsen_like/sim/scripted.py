@@ -1,5 +1,5 @@
-"""Runs a schedule written by hand on full nodes and judges it like a random run. `jepsen_like.script.FULL` has its
-commands."""
+"""Runs a schedule written by hand on full nodes and judges it like a random run. `jepsen_like.script.FULL` describes
+the commands."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class ScriptedWorld(MachineStage):
     """A simulated world in which only the commands of the script happen."""
 
     def __init__(self, script: str, *, black_box: bool = False, trace: Callable[[str], None] | None = None) -> None:
-        """Creates the world from the script's first line. Raises ScriptError if that does not begin with `nodes`."""
+        """Creates the world from the script's first line. Raises ScriptError if that line does not begin with `nodes`,
+        or gives a wrong count or option."""
         self._lines = list(lines_of(script))
         first = self._lines.pop(0) if self._lines else ScriptLine(0, ())
         super().__init__(_options(first), black_box=black_box, trace=trace)

@@ -141,7 +141,7 @@ class MachineStage(World, Interpreter):
         self.auditor.spawn(partial(pull, self.floors().get((TOPIC, 0), 0)))
         if self.wait_for(lambda: ended, "a pull is not answered"):
             (error,) = ended
-            if type(error) is Failed and not error.code:  # the node says that all is well, the client does not
+            if type(error) is Failed and not error.code:  # the node answered SUCCESS, and the client cannot use it
                 self.monitor.report("consumer", str(error))
 
     def do_wait(self, seconds: str) -> None:

@@ -103,7 +103,7 @@ class LevelCheck:
 
 
 class Upgrades:
-    """The operator of an upgrade, and the level check."""
+    """Upgrades, downgrades and finalizes nodes as an operator would. `check` is the level check."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class Upgrades:
             node = machine.node
             if machine.up and node is not None and node.environment.level >= LEVEL:
                 self._doubted.pop(node_id, None)
-            elif machine.host not in machine.network.links.down:  # no leader has noticed yet that its process ended
+            elif machine.host not in machine.network.links.down:  # without power, no FIN tells the leader
                 self._doubted.setdefault(node_id, self._now())
 
     def _look(self) -> None:
@@ -179,8 +179,8 @@ class Upgrades:
             self._soon(0.1, machine.start)
 
     def finalize(self, machine: Machine, level: int = 0) -> None:
-        """Asks this node to finalize. With `level`, finalizes to that level without checking whether the members have
-        it."""
+        """Asks this node to finalize. If `level` is 0, the node proposes the newest level, unless it does not lead, or
+        a member is down or does not know that level. Any other `level` is proposed without a check."""
         node, process = machine.node, machine.process
         if node is None or process is None or process.paused or not hasattr(node, "peers"):
             return

@@ -1,5 +1,5 @@
-"""One run of the simulator: machines, clients and a nemesis on one loop. First come the faults, then the heal,
-progress, silence and judgement."""
+"""One run of the simulator: machines, clients and a nemesis on one loop. First come the faults, then the heal, phases
+with stalls alone and with hostile clients alone, and the judgement."""
 
 from __future__ import annotations
 
@@ -112,12 +112,12 @@ FINISH_S = 150.0
 """Virtual time in seconds after the heal within which every client must have what it waits for. The auditor reads every
 replica: with one message per batch and slow disks that took 95 s (seed 5100215, with users)."""
 READER_S = FINISH_S + (EXPIRY_MS + SCAN_MS) / 1000
-"""The same time for the consumer group, which may wait longer: if a middlebox forgot the connection over which a former
-member unregistered, the node learns that only from the member's silence, and keeps the member's queues for it until
-then."""
+"""Virtual time in seconds within which the consumer group must have every message. The group may wait longer than other
+clients (FINISH_S): if a middlebox forgot the connection over which a former member unregistered, the node learns that
+only from the member's silence, and keeps the member's queues for it until then."""
 EXTRA_PHASES = 3
-"""Number of further fault phases, without new faults, for which the load may go on until enough is acknowledged and the
-crash between an append and its acknowledgement has found its moment."""
+"""Number of further fault phases, without new planned faults, for which the load may go on until enough is acknowledged
+and a node has crashed between an append and its acknowledgement."""
 STALLS = 8
 """Number of stalls after the heal, in seeds that have stalls."""
 
@@ -165,7 +165,7 @@ class World:
         self.recorder = Recorder(self.loop)
         self.hosts: list[ClientHost] = []
         self._add_clients()
-        silent = [one.host for one in (self.vandal, self.hostile) if one is not None]  # nobody needs to hear them
+        silent = [one.host for one in (self.vandal, self.hostile) if one is not None]  # no link fault is aimed at them
         hosts = [host.process.host for host in self.hosts if host not in silent]
         further = {**LINK_FAULTS, **LEADER_FAULTS, **STALL_FAULTS}
         if self.second is not None:
@@ -294,8 +294,8 @@ class World:
         self.loop.call_outside(LOOK_S, look)
 
     def _is_shared(self, client_id: str) -> bool:
-        """Returns True if producers of several users have this client id, and a node was lost or restarted. Then they
-        may get no reply within the reply's time to live, which is longer than a run (seed 780000116).
+        """Returns True if producers of several users have this client id, and a node was lost or restarted. Then none
+        of these producers may get the reply within its time to live, which is longer than a run (seed 780000116).
         """
         found = [node.serving.broker.members.producer_users(client_id).keys() for node in self.states.running()]
         return len(set().union(*found)) > 1 and any(len(each.nodes) != 1 for each in self.machines.values())
@@ -476,7 +476,7 @@ class World:
         self._surged()
 
     def _surged(self) -> None:
-        """Has clients send more than the log takes, if there are any."""
+        """Runs the surges after the heal, in which clients send more than the log takes, in seeds that have them."""
         surges = self.surges
         if surges is None:
             return
@@ -518,7 +518,7 @@ class World:
         if not self._wait(self._tiered, TIER_S, "sealed segments do not reach the tier", "tier"):
             return
         if self.store is not None:
-            self.store.weather = QUICK  # isolated messages are read back one by one
+            self.store.weather = QUICK  # evicted messages are read back one by one
         if not self._wait(self.states.equal, PROGRESS_S, "replicas do not become equal") or not self.judge.stored():
             return
         if self.second is not None and not self.second.finish(self._wait):
@@ -579,8 +579,8 @@ class World:
                 self.monitor.report("callback", f"{what}: {type(error).__name__}: {error}")
 
     def _wait(self, reached: Callable[[], object], limit_s: float, otherwise: str, checker: str = "liveness") -> bool:
-        """Lets time pass until `reached` returns something true. After `limit_s` seconds reports the violation
-        `otherwise` and returns False."""
+        """Lets time pass until `reached` returns something true, and returns True. After `limit_s` seconds reports the
+        violation `otherwise` and returns False. Returns False at once if the run has a violation."""
         end = self.loop.now + limit_s
         while not self.monitor.violations:
             if reached():
@@ -593,7 +593,7 @@ class World:
 
     def wait_for(self, reached: Callable[[], object], what: str) -> bool:
         """Lets virtual time pass until `reached` returns something true. After FINISH_S seconds reports the violation
-        `what` and returns False. The judge calls it.
+        `what` and returns False. For the judge and for phases that other modules run.
         """
         return self._wait(reached, FINISH_S, what)
 

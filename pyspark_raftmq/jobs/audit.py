@@ -109,7 +109,8 @@ def read_digests(sources: Iterable[tuple[int, CopySource]]) -> Iterator[tuple[in
 
 
 def compare(sources: Sequence[CopySource], read: Iterable[Read], digests: dict[int, Digest | str]) -> AuditReport:
-    """Returns the findings, by copy and position."""
+    """Returns the report, with its findings sorted by copy and position. `digests`: number of the copy -> its digest,
+    or the reason why there is none."""
     findings: list[Finding] = []
     of_base: dict[int, list[Read]] = {}
     for each in read:

@@ -83,8 +83,9 @@ def export(
     races_max: int = RACES_MAX,
     on_commit: OnCommit = lambda done, total: None,
 ) -> ExportReport:
-    """Exports all messages up to the topics' ends at its beginning. `options.starting` applies to queues that the table
-    lacks. `races_max`: how many commits may lose to another export.
+    """Exports all messages up to the ends that the topics have when it begins; returns the report. `options.starting`
+    applies to queues that the table lacks. `races_max`: how many commits may fail because another export was faster,
+    before the export raises TableError.
 
     The driver and all executors must see `folder`; an object store is a StoreFolder. Raises PlanError, TableError,
     StoreFailed, LocalError for a URL, and Spark's error of a task.

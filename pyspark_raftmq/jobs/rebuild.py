@@ -39,7 +39,7 @@ CQ, INDEX = "cq", "index"
 
 class Work(NamedTuple):
     """The parameters that all tasks share. `log`: the copy from which segments are read; `rows`: the copy whose
-    checkpoint names the topics; `to`: a folder for the rows as Parquet files, "" for none."""
+    checkpoint has the rows to compare with; `to`: a folder for the rows as Parquet files, "" for none."""
 
     log: CopySource
     rows: CopySource

@@ -50,7 +50,8 @@ class GroupLine(NamedTuple):
 
 
 class LogReport(NamedTuple):
-    """The lines of a report, sorted by topic, then by hour or group; empty topics are left out."""
+    """The lines of a report. `topics` and `hours` are sorted, by topic and then by hour, and leave out topics without
+    messages. `groups` has the groups in the cluster's order, each with its topics."""
 
     topics: list[TopicLine]
     hours: list[HourLine]

@@ -96,7 +96,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         """Commits the batch when all its tasks are done. Raises WriteError if the commit is not confirmed; the rows may
         then have been written."""
         staged = _staged(messages)
-        for name in {each.name for each in staged}:  # the ids of the query, one, or none if the batch had no task
+        for name in {each.name for each in staged}:  # one name, or none if the batch had no task
             commit(self._options, name, batchId, staged)
         if _left_out(staged):  # a replayed batch: usual after a restart
             logger.info(
@@ -141,7 +141,7 @@ def abort(options: SinkOptions, name: str, write: int) -> None:
     """Discards the staged rows. Raises WriteError; then the cluster discards the rows when they expire."""
     with options.connect() as mq:
         try:
-            for group in mq.admin.broker_groups():  # the first group decides for all
+            for group in mq.admin.broker_groups():  # ascending: the first group decides for all
                 mq.staged_writes(timeout_s=options.timeout_s).abort(name, write, group=group)
         except raftmq.RaftMQError as error:
             raise WriteError(f"what {name}, {write}, staged is not discarded", str(error), error.hint) from error

@@ -51,8 +51,7 @@ def stage_rows(options: SinkOptions, name: str, write: int, batches: Iterable[pa
 
 
 def _groups_of(mq: raftmq.Client, topic: str) -> list[int]:
-    """Returns the groups of brokers with queues to which the topic is written; the first group in a cluster of one
-    group."""
+    """Returns the groups of brokers that have queues of the topic; the first group in a cluster of one group."""
     if mq.admin.broker_groups() == [FIRST_GROUP]:
         return [FIRST_GROUP]
     return sorted({group_of(queue.queue_id) for queue in mq.admin.describe_topic(topic).queues})

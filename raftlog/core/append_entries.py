@@ -20,8 +20,10 @@ def on_append_entries(raft: Raft, message: AppendEntries) -> None:
     """Handles a leader's AppendEntries: appends entries that are new and acknowledges up to the message's last entry,
     or refuses with a hint.
 
-    The entry before a conflict has to be read. While it is damaged on disk, nothing is changed and nothing is answered:
-    the node fetches the range from a peer, and the leader sends again after each heartbeat reply.
+    The entry before a conflict has to be read. While it is damaged on disk, the log stays as it is and no reply is
+    sent: the node fetches the range from a peer, and the leader sends again after each heartbeat reply.
+
+    Raises ImplausibleMessageError, and appends nothing, if the entries cannot be those of a leader of this log.
     """
     leader, commit_index, entries = message.from_id, message.commit_index, message.entries
     hear_leader(raft, leader)
@@ -91,7 +93,8 @@ def hear_leader(raft: Raft, leader: NodeId) -> None:
 
 
 def on_append_entries_reply(raft: Raft, message: AppendEntriesReply) -> None:
-    """Records a follower's progress, and advances the commit index if a majority has the entries."""
+    """Records a follower's progress, commits the entries that a majority has, and sends the follower those that it
+    lacks. Raises InvariantViolationError if it acknowledges an index beyond this leader's log."""
     progress = raft.members.peers.get(message.from_id)
     if raft.role is not Role.LEADER or progress is None:
         return

@@ -7,7 +7,8 @@ from raftlog.core.raft import Raft
 
 
 def advance(raft: Raft) -> None:
-    """Commits the entries that a majority of disks holds. Only a leader calls this.
+    """Commits the entries that a majority of disks holds. A leader whose own removal is then committed steps down. Only
+    a leader calls this.
 
     "Only log entries from the leader's current term are committed by counting replicas; once an entry from the current
     term has been committed in this way, then all prior entries are committed indirectly" (Raft paper 5.4.2, figure 8).

@@ -24,7 +24,8 @@ _STAGGER_TICKS = 3
 
 
 def tick(raft: Raft) -> None:
-    """Advances the timers of a member that does not lead by one tick."""
+    """Advances the timers of a member that does not lead by one tick. Starts an election after the election timeout;
+    during a campaign, asks for missing votes again in each heartbeat interval."""
     raft.election_elapsed += 1
     if raft.election_elapsed >= raft.election_timeout:
         role_change_reasons.timed_out(raft)
@@ -69,8 +70,8 @@ def has_quorum_contact(raft: Raft) -> bool:
 
 
 def start(raft: Raft) -> None:
-    """Starts an election after the election timeout: with a pre-vote, or with a campaign at once if pre-votes are
-    off."""
+    """Starts an election after the election timeout: with a pre-vote, or with a campaign at once if pre-votes are off.
+    A member that must not campaign stands aside instead (`eligibility.stand_aside`)."""
     if not eligibility.may_campaign(raft):
         eligibility.stand_aside(raft)
     elif raft.config.pre_vote:
@@ -109,7 +110,8 @@ def _ask_votes(raft: Raft) -> None:
 
 
 def on_request_vote_reply(raft: Raft, message: RequestVoteReply) -> None:
-    """Counts a voter's answer to the current campaign. Only its first answer counts."""
+    """Counts a voter's answer to the current campaign, and notes the clock of a voter that granted. Only a voter's
+    first answer counts."""
     if message.pre_vote:
         expected = Role.PRE_CANDIDATE
         current = message.term == raft.term + 1 if message.granted else True
@@ -127,8 +129,8 @@ def on_request_vote_reply(raft: Raft, message: RequestVoteReply) -> None:
 
 
 def _count(raft: Raft) -> bool:
-    """Counts the voters' answers so far. Returns True if they decide the campaign, won or lost, and has then changed
-    the member's role."""
+    """Counts the voters' answers so far. If they decide the campaign, changes the member's role and returns True;
+    otherwise returns False."""
     granted = sum(raft.votes.values())
     quorum = raft.members.quorum
     if granted >= quorum:

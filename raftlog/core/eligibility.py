@@ -37,7 +37,7 @@ def is_fit(raft: Raft) -> bool:
 
 
 def may_campaign(raft: Raft) -> bool:
-    """Returns True if the member may lead and is a voter: a campaign begins with a vote for itself."""
+    """Returns True if the member may lead (`is_fit`) and, as far as membership goes, may campaign (`may_stand`)."""
     return is_fit(raft) and membership_change.may_stand(raft)
 
 
@@ -59,8 +59,8 @@ def stand_aside(raft: Raft) -> None:
 
 
 def has_caught_up(raft: Raft) -> bool:
-    """Returns True if the log on disk reaches a committed entry of a term later than the loss. Once True, it stays
-    True."""
+    """Returns True if the log on disk reaches a committed entry of a term later than the term of the loss; False if
+    nothing was lost. Once the result is True, it stays True until the member votes again (`release_vote`)."""
     since, log = raft.vote_withheld_since, raft.log
     return (
         since is not None and (log.term_at(log.commit_index) or 0) > since and log.persisted_index >= log.commit_index

@@ -9,7 +9,8 @@ from raftlog.types import NOBODY, Role
 
 
 def tick_leader(raft: Raft) -> None:
-    """Advances a leader by one tick: check-quorum, the deadline of a transfer, heartbeats."""
+    """Advances a leader by one tick: check-quorum, the deadline of a transfer, heartbeats (commit notices between
+    them), and the leave to probe each follower once more."""
     raft.election_elapsed += 1
     if raft.election_elapsed >= raft.config.election_ticks:
         raft.election_elapsed = 0
@@ -41,7 +42,7 @@ def on_heartbeat(raft: Raft, message: Heartbeat) -> None:
 
 def on_heartbeat_reply(raft: Raft, message: HeartbeatReply) -> None:
     """Records that a follower is alive, which confirms reads. If the follower lacks entries, checks whether a message
-    to it was lost, at most once per heartbeat interval."""
+    to it was lost, at most once per heartbeat interval; otherwise hands leadership over, if a transfer waits for it."""
     progress = raft.members.peers.get(message.from_id)
     if raft.role is not Role.LEADER or progress is None:
         return

@@ -29,14 +29,15 @@ HOLD_MS: Final = 10.0
 ENTRIES_MAX: Final = 16
 """The number of held entries at which all held appends are sent."""
 BYTES_MAX: Final = 64 * 1024
-"""The bytes of held entries above which all held appends are sent."""
+"""The bytes of held entries above which all held appends are sent. An entry that is held for two voters counts twice.
+"""
 FEW: Final = 2
-"""The most uncommitted entries, the newest included, up to which appends are held. With more, all are sent at once."""
+"""The number of uncommitted entries, the newest included, above which every append is sent at once."""
 BEHIND_MAX: Final = 64
 """The most entries that a voter may lack. A voter that lacks more is catching up, and then no append is held."""
 LATE_MS: Final = 2.0
-"""The least milliseconds after which an acknowledgement is late. The 95th percentile of recent delays counts if it is
-larger."""
+"""The milliseconds after which a missing acknowledgement is late. If the 95th percentile of recent delays is larger, an
+acknowledgement is late only after that time."""
 DELAYS: Final = 64
 """The number of newest acknowledgements from whose delays the 95th percentile is computed."""
 PACE: Final = 8
@@ -58,7 +59,7 @@ class Outside(NamedTuple):
     slow: Callable[[NodeId], bool]
     """Returns True if that node reported slow turns of its event loop."""
     preferred: Callable[[], Collection[NodeId]]
-    """Returns the nodes that should lead if they can: their logs are always whole."""
+    """Returns the nodes that should lead if they can. Appends to them are never held."""
 
 
 class HeldAppends:
@@ -97,14 +98,15 @@ class HeldAppends:
         self.quick: tuple[NodeId, ...] = ()
         """The voters that get everything at once, as many as make a majority with this leader; empty if not known."""
         self._term = -1
-        """The term in which this member leads and to which all fields below refer; -1 before its first."""
+        """The term in which this member leads, and to which all fields below refer; -1 before it leads for the first
+        time."""
         self._voters = raft.members.voters
         self._need = 0
         """The number of voters that make a majority of `_voters` with this leader."""
         self._judged = -1
         self._not_plain = -1
-        """`_judged`: the newest index checked for whether it may wait. `_not_plain`: the newest index that must not
-        wait."""
+        """`_judged`: the newest index for which it was decided whether its append may be held. `_not_plain`: the newest
+        index whose append must not be held."""
         self._left: dict[NodeId, int] = {}
         """Member -> index of the newest entry that the core has sent to it, held or not."""
         self._open: dict[int, tuple[float, list[NodeId]]] = {}
@@ -167,7 +169,8 @@ class HeldAppends:
 
     def _begin_batch(self, now_ms: float) -> bool:
         """Begins a batch: chooses the voters to which its entries are sent later than to the others. Returns False if
-        all voters get them at once."""
+        all voters get them at once. Forgets which voters are quick, and returns False, if one of them is slow now, or
+        enough batches have begun since they were chosen."""
         if self._batches > BATCHES or any(map(self._outside.slow, self.quick)):
             self._forget()
             return False
@@ -225,8 +228,8 @@ class HeldAppends:
     # -- when held appends are due
 
     def wake_ms(self, now_ms: float) -> float:
-        """Returns the time at which the caller must call `look` next, if any append is held. Messages sent before do
-        not change it."""
+        """Returns the time at which the caller must call `look` next, if any append is held: when the batch is HOLD_MS
+        old, or when the oldest missing acknowledgement becomes late, whichever is earlier."""
         oldest = next(iter(self._open.values()), None)
         return min(self.since_ms + HOLD_MS, (now_ms if oldest is None else oldest[0]) + self._late_ms)
 
@@ -246,7 +249,8 @@ class HeldAppends:
     # -- which voters are quick
 
     def on_reply(self, reply: AppendEntriesReply, now_ms: float) -> None:
-        """Records which voters acknowledge first, and how long that takes."""
+        """Records which voters acknowledge first, and how long that takes. Chooses the quick ones after TRIAL
+        entries."""
         if reply.term != self._term or reply.rejected or reply.from_id not in self._voters:
             return
         done = 0
@@ -274,8 +278,8 @@ class HeldAppends:
                 self._firsts[node] = self._firsts.get(node, 0) + 1
 
     def _choose(self) -> None:
-        """Chooses as quick the voters that were most often among the first to acknowledge. Chooses none if fewer than a
-        majority needs are able."""
+        """Chooses as quick the voters that were most often among the first to acknowledge, as many as a majority needs.
+        Chooses none if there are not enough of them (`_may_be_quick`)."""
         firsts = self._firsts
         able = sorted((node for node in firsts if self._may_be_quick(node)), key=lambda node: (-firsts[node], node))
         self._forget()
@@ -301,8 +305,11 @@ class HeldAppends:
     # -- when no append is held
 
     def why_whole(self) -> str:
-        """Returns the reason within the core to send everything at once to every voter; "" if there is none. Called
-        in each turn, so it makes no calls."""
+        """Returns the reason within the core to send everything at once to every voter; "" if there is none. Forgets
+        which voters are quick if the voters changed or a quick one is gone.
+
+        Called in each turn: if there is no reason, it calls no other function of this package.
+        """
         raft = self._raft
         log, members = raft.log, raft.members
         voters, peers = members.voters, members.peers

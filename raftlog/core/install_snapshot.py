@@ -19,7 +19,9 @@ def on_install_snapshot(raft: Raft, message: InstallSnapshot) -> None:
 
     Late and repeated offers are harmless. Trimmed entries are committed, so "if existing log entry has same index and
     term as snapshot's last included entry, retain log entries following it and reply" (figure 13). An offer that lies
-    below the commit index is answered with the commit index.
+    at or below the commit index is answered with the commit index.
+
+    Raises InvariantViolationError if this log has another committed entry at the offer's last index.
     """
     hear_leader(raft, message.from_id)
     log, last = raft.log, message.last

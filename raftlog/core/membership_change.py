@@ -63,8 +63,8 @@ def _take_effect(raft: Raft, entry: Entry) -> None:
 
 
 def on_proposed(raft: Raft, entry: Entry) -> None:
-    """Makes the members of a MEMBERSHIP entry take effect that the leader has just appended: it now sends the log to
-    them only."""
+    """Makes the members of `entry`, a MEMBERSHIP entry that this leader has just appended, take effect. From now on the
+    leader sends the log to these members only."""
     _take_effect(raft, entry)
     raft.members.meet_peers(entry.index)
 
@@ -124,7 +124,8 @@ def step_down_if_removed(raft: Raft) -> None:
     """Makes a leader that is no longer a voter step down "once the Cnew entry is committed" (thesis 4.2.2). Until then
     it leads without counting itself ("does not count itself in majorities").
 
-    It sends the commit index to the others and asks the one with the longest log to take over, without a timeout.
+    The leader sends the commit index to the others. It asks the fit voter that has acknowledged most to campaign at
+    once (TimeoutNow), if there is one.
     """
     members = raft.members
     if members.is_own_voter or members.current.index > raft.log.commit_index:

@@ -27,7 +27,8 @@ from raftlog.messages import (
 from raftlog.types import EntryId, NodeId, Role
 
 TERM_MAX = 1 << 62
-"""The highest term, half the range of its fields. A thousand elections a second reach it after 146 million years."""
+"""The highest term, a quarter of the range of its fields. A thousand elections a second reach it after 146 million
+years."""
 TERM_STEP_MAX = 1 << 24
 """The most terms that a message may be ahead of this node. A node that was away while others held two elections a
 second for three months is accepted again; a message that would use up the terms is not."""

@@ -104,7 +104,7 @@ class Raft:
         self.install: InstallSnapshot | None = None
         """The newest snapshot offer that this log needs, because it cannot continue otherwise; the driver takes it from
         here."""
-        # elections
+        # used in elections
         self.votes: dict[NodeId, bool] = {}
         """The voters' answers to the current campaign: node -> True if granted."""
         self.vote_clocks: dict[NodeId, int] = {}
@@ -118,13 +118,13 @@ class Raft:
         """
         self.election_timeout = 0
         self.heard_ms: int | None = None
-        """The monotonic time at which the leader was last heard, or at which this member stopped leading; None until
-        then, since this clock begins anywhere. Ticks stop while the process is stopped, and this clock does not.
+        """The monotonic time, in milliseconds, at which the leader was last heard, or at which this member stopped
+        leading; None if neither has happened. Ticks stop while the process is stopped, and this clock does not.
         Promises to other nodes are therefore measured by this clock, and silence is measured in ticks.
         """
         self.heard_commit_index = 0
         """The highest index that a leader named as committed; this log may end below it. No decision uses it."""
-        # leading
+        # used by a leader
         self.heartbeat_elapsed = 0
         self.probe_elapsed = 0
         """Ticks since a leader last allowed probes (`Progress.probe_due`). Reads send heartbeats of their own, which
@@ -137,8 +137,8 @@ class Raft:
         self.transferee = NOBODY
         self.transfer_elapsed = 0
         self.replication_due = False
-        """True if entries were proposed since the last broadcast. `ready()` then sends them, several proposals in one
-        message."""
+        """True if entries were proposed since the last broadcast. `RawNode.ready` then sends them, several proposals in
+        one message."""
         self._begin()
 
     def _begin(self) -> None:
@@ -237,7 +237,8 @@ class Raft:
         self.role = Role.CANDIDATE
 
     def become_leader(self) -> None:
-        """Becomes the leader of its term. The caller appends the no-op. Only a candidate may call this."""
+        """Becomes the leader of its term. The caller appends the no-op. Raises InvariantViolationError unless the
+        member is a candidate."""
         if self.role is not Role.CANDIDATE:
             raise InvariantViolationError(f"{self.role.name} of term {self.term} would become its leader")
         self._reset(self.term)

@@ -45,7 +45,7 @@ waits. Without this limit, a node that replays a long log would read as much as 
 class Ready(NamedTuple):
     """Everything that the caller has to do next. The caller's duties:
 
-    1. Send `messages` at once, in any order, losing any.
+    1. Send `messages` at once, in any order; any of them may be lost.
     2. Write `hard_state` (if not None) and `entries` to disk, in the order of the Readys. Write and fdatasync the
        hard state before the entries. If `entries[0].index` is not above the last index stored, truncate there first.
     3. Send `messages_after_persist` once the hard state and entries of this Ready *and of every Ready before it* are on
@@ -80,8 +80,8 @@ class Ready(NamedTuple):
 
 
 class RawNode:
-    """One member of a Raft group; not thread-safe, owned by one driver. Any InvariantViolationError is final, but not
-    an ImplausibleMessageError."""
+    """One member of a Raft group; not thread-safe, owned by one driver. After an ImplausibleMessageError the member
+    continues. After any other InvariantViolationError it must not be used again."""
 
     __slots__ = ("_apply_waits", "_applying", "_applying_bytes", "_hard", "_soft", "raft", "unsent")
 
@@ -128,8 +128,8 @@ class RawNode:
     # -- inputs
 
     def set_clock(self, wall_ms: int, monotonic_ms: int) -> None:
-        """Begins a turn of the driver: sets the clocks, which only votes, heartbeat replies and log time use, and
-        allows `turn_bytes_max` to be sent again. Followers that had to wait are served first, with one message each."""
+        """Begins a turn of the driver: sets the clocks, in milliseconds, and allows `turn_bytes_max` bytes to be sent
+        again. Followers that had to wait for this turn are served first, one message at a time in turn."""
         raft = self.raft
         raft.wall_ms = wall_ms
         raft.monotonic_ms = monotonic_ms
@@ -144,7 +144,8 @@ class RawNode:
     def step(self, message: Message) -> None:
         """Handles a message from a peer or (duty 3) from this node.
 
-        Raises ImplausibleMessageError if the message cannot be true. At most term and leader have changed then.
+        Raises ImplausibleMessageError if the message cannot be true. At most, this member has then entered the
+        message's term and follows its sender.
         """
         raft = self.raft
         check = message_plausibility.CHECKS.get(type(message))
@@ -166,8 +167,8 @@ class RawNode:
         With `roll` it begins a new segment file on every replica, however full the last one is. The timestamp is raised
         to the last entry's.
 
-        Raises NotLeaderError or ProposalDroppedError (leadership is being transferred): nothing was proposed;
-        FrameError if the payload is too long.
+        Raises NotLeaderError, ProposalDroppedError (leadership is being transferred), FrameError (the payload is too
+        long) or ValueError (the type is MEMBERSHIP). In each case nothing was proposed.
         """
         if entry_type == EntryType.MEMBERSHIP:
             raise ValueError("members change by propose_membership, which checks that they may")
@@ -224,7 +225,10 @@ class RawNode:
         read_index.request(self.raft, context)
 
     def transfer_leadership(self, to: NodeId) -> None:
-        """Transfers leadership to `to`, or gives up after an election timeout. Raises NotLeaderError, ValueError."""
+        """Begins to transfer leadership to `to`; gives up after an election timeout.
+
+        Raises NotLeaderError, or ValueError if `to` is not a voter or not fit to lead.
+        """
         transfer.start(self.raft, to)
 
     def resign(self) -> None:
@@ -268,8 +272,8 @@ class RawNode:
         election.on_peer_closed(self.raft, peer)
 
     def persisted(self, entry_id: EntryId) -> None:
-        """Tells the core that everything up to `entry_id` is on this node's disk. Ignored if the log no longer holds
-        that entry."""
+        """Tells the core that everything up to `entry_id` is on this node's disk. If the log was truncated since, only
+        the entries that it still holds count."""
         raft = self.raft
         if raft.log.persisted(entry_id) and raft.role is Role.LEADER:
             commit.advance(raft)
@@ -424,7 +428,7 @@ class RawNode:
 
     @property
     def commit_index(self) -> int:
-        """The highest index known to be on a majority's disks."""
+        """The highest index that this member knows to be committed."""
         return self.raft.log.commit_index
 
     @property

@@ -1,4 +1,5 @@
-"""Sends followers what they lack: entries, probes, heartbeats. Each follower's Progress limits how much and when."""
+"""Sends followers entries, probes, heartbeats and offers of a snapshot. Each follower's Progress limits how much is
+sent, and when."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ def broadcast(raft: Raft) -> None:
 
 
 def fill_window(raft: Raft, node: NodeId, progress: Progress) -> None:
-    """Sends a follower entries until it has them all, its window is full, or it has to wait for a budget."""
+    """Sends a follower entries until it has them all, its window is full, or it has to wait for a budget. Offers a
+    snapshot instead if the entry before the next one is trimmed. Stops at entries that are damaged on disk."""
     progress.held = False
     while progress.next_index <= raft.log.tail.index and not progress.paused:
         if raft.send_budget <= 0:
@@ -34,8 +36,8 @@ def fill_window(raft: Raft, node: NodeId, progress: Progress) -> None:
 
 
 def resume_waiting(raft: Raft) -> None:
-    """Sends one message to each follower that had to wait for another turn, in the order in which they began to
-    wait."""
+    """Sends entries to the followers that had to wait for another turn, one message at a time in turn, until none
+    waits or the turn's budget is used up. The one that has waited longest comes first."""
     waiting = raft.unsent
     while waiting and raft.send_budget > 0:
         node = next(iter(waiting))
@@ -48,8 +50,8 @@ def resume_waiting(raft: Raft) -> None:
 
 
 def _is_held(raft: Raft, progress: Progress) -> bool:
-    """Returns True if the follower must wait for the catch-up budget. Entries that are still in memory, such as live
-    traffic, never wait."""
+    """Returns True if the follower must wait for the catch-up budget, and records the result in `Progress.held`.
+    Entries that are still in memory, such as live traffic, never wait."""
     budget = raft.catch_up_budget
     progress.held = budget is not None and budget <= 0 and progress.next_index < raft.log.cache.first_index
     return progress.held
@@ -139,8 +141,8 @@ def _send_heartbeat(raft: Raft, node: NodeId, progress: Progress) -> None:
 
 
 def send_commit_notices(raft: Raft) -> None:
-    """Sends followers commit indexes that no AppendEntries has carried. Under load the next AppendEntries always
-    carries them."""
+    """Sends a heartbeat to each follower whose log matches further than the commit index that it was last sent. Under
+    load none is needed, because each AppendEntries carries the commit index."""
     commit_index = raft.log.commit_index
     for node, progress in raft.members.peers.items():
         if progress.sent_commit < min(commit_index, progress.match_index):

@@ -32,7 +32,7 @@ def leader_closed(raft: Raft, leader: NodeId) -> None:
 
 
 def refused(raft: Raft) -> None:
-    """Records as the reason that a majority refused the campaign, which cannot be won any more."""
+    """Records as the reason that so many voters refused that the campaign cannot be won."""
     raft.why = f"a majority refused it ({_names(node for node, granted in raft.votes.items() if not granted)})"
 
 
@@ -60,7 +60,7 @@ def quorum_unheard(raft: Raft) -> None:
 
 
 def stood_aside(raft: Raft) -> None:
-    """Records as the reason that the election timeout passed, but the member must not campaign."""
+    """Records as the reason that the member must not campaign, and why."""
     if raft.holds:
         raft.why = f"it must not lead: {', '.join(sorted(raft.holds))}"
     elif raft.vote_withheld_since is not None:

@@ -26,7 +26,7 @@ class PeerStatus(NamedTuple):
     fit: bool
     """True if the follower reported that it could lead: its log is intact, its state sound, its segments present."""
     caught_up: bool
-    """True if all committed entries were sent to the follower, and its window has room."""
+    """True if the follower is live, all committed entries were sent to it, and its window has room."""
     held: bool = False
     """True if the follower waits for the leader's budget to read old entries from disk (`RawNode.catch_up_budget`)."""
 

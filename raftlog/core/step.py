@@ -57,9 +57,11 @@ def _enter_higher_term(raft: Raft, message: Message) -> bool:
 
     "If RPC request or response contains term T > currentTerm: set currentTerm = T, convert to follower" (figure 2).
 
-    Exceptions: a member that hears a leader ignores campaigns, so that a returning or partitioned member cannot depose
-    it (thesis 4.2.3); pre-votes and their grants carry a term that no member is in yet. Raises ImplausibleMessageError
-    if the term is too far ahead.
+    Exceptions: with check-quorum, a member that hears a leader ignores campaigns other than that of a transfer's
+    target, so that a returning or partitioned member cannot depose the leader (thesis 4.2.3). Pre-votes and their
+    grants carry a term that no member is in yet. Replies of nodes that are not members are dropped.
+
+    Raises ImplausibleMessageError if the term is too far ahead.
     """
     message_plausibility.check_term(raft, message.term)
     if isinstance(message, RequestVote):
@@ -70,7 +72,7 @@ def _enter_higher_term(raft: Raft, message: Message) -> bool:
     if isinstance(message, RequestVoteReply) and message.pre_vote and message.granted:
         return True
     if isinstance(message, _REPLIES) and message.from_id not in raft.members.current.node_uuids:
-        return False  # the candidate asked only members; replies of other nodes do not count
+        return False  # this member sends requests to members only; replies of other nodes do not count
     leads = isinstance(message, AppendEntries | Heartbeat | TimeoutNow | InstallSnapshot)
     role_change_reasons.higher_term(raft, message.from_id, message.term)
     raft.become_follower(message.term, message.from_id if leads else NOBODY)

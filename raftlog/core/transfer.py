@@ -39,8 +39,8 @@ def start(raft: Raft, target: NodeId) -> None:
 
 
 def hand_over_if_caught_up(raft: Raft) -> None:
-    """Sends TimeoutNow once the target's disk has the whole log. Repeated messages are harmless, because the target's
-    term has moved on."""
+    """Sends TimeoutNow to the target of the transfer, if there is one, once it is fit and its disk has the whole log.
+    Repeated messages are harmless, because the target's term has moved on."""
     target = raft.transferee
     if target == NOBODY:
         return
@@ -59,7 +59,8 @@ def tick(raft: Raft) -> None:
 
 
 def on_timeout_now(raft: Raft, message: TimeoutNow) -> None:
-    """Handles TimeoutNow: campaigns at once and without a pre-vote, because the leader itself asked for it."""
+    """Handles TimeoutNow: campaigns at once and without a pre-vote, because the leader itself asked for it. Ignores the
+    message unless this member follows the sender and may campaign."""
     if raft.role is Role.FOLLOWER and raft.leader_id == message.from_id and eligibility.may_campaign(raft):
         role_change_reasons.handed_over(raft, message.from_id)
         election.campaign(raft, transfer=True)

@@ -47,10 +47,11 @@ class Installed(NamedTuple):
 def finish_install(
     fs: FileSystem, directory: Path, group_id: int, hard_state: HardStateStore, now_ms: int = 0
 ) -> Installed | None:
-    """Completes or abandons the replacement that DATA/INSTALL decides; returns None if there is none. The directory
-    must be locked.
+    """Completes or abandons the replacement that DATA/INSTALL decides. Returns None if there is no INSTALL, or neither
+    log/ nor install/log. The directory must be locked.
 
-    `hard_state` is raised to the term of the new log. Raises CorruptLogError on a newer format, StorageError, OSError.
+    `hard_state` is raised to the term of the new log. Raises CorruptLogError if this version does not read the format
+    of INSTALL, StorageError, OSError.
     """
     path = directory / layout.INSTALL
     if not fs.exists(path):

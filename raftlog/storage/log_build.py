@@ -44,8 +44,10 @@ class FrameStream:
         self.tail, self._rest = tail, b""
 
     def feed(self, data: bytes) -> list[Entry]:
-        """Adds bytes to the stream; returns the entries that are complete now. Raises FrameError at the first one that
-        is damaged or does not follow. The bytes from there on are dropped, and the stream continues at `next_position`.
+        """Adds bytes to the stream; returns the entries that are complete now.
+
+        Raises FrameError if one of them is damaged or does not follow. All bytes after `tail` are then dropped, those
+        of earlier calls too, and the stream continues at `next_position`.
         """
         data, self._rest = self._rest + data, b""
         entries: list[Entry] = []
@@ -159,7 +161,8 @@ class LogBuild:
             raise
 
     def _create(self, first: Entry) -> SegmentedLog:
-        """Makes the first segment file of the build, durably, with its first frame in it."""
+        """Makes the first segment file of the build, durably, with its first frame in it. Raises FrameError if `first`
+        does not begin a segment file, StorageError if the disk fails."""
         if not first.flags & FLAG_ROLL:
             raise FrameError(f"entry {first.index} does not begin a segment file")
         log = self._directory / layout.LOG
@@ -301,8 +304,8 @@ class SegmentBuild:
         return self._stream.next_position
 
     def append_raw(self, data: bytes) -> None:
-        """Appends the next bytes, which may end anywhere within a frame. Raises FrameError (like LogBuild.append_raw)
-        and StorageError; after both it continues from `next_position`."""
+        """Appends the next bytes, which may end anywhere within a frame. Raises FrameError if they are not the frames
+        that follow, StorageError if the disk fails. After either, the caller continues from `next_position`."""
         before = self._stream.tail
         try:
             self._write(self._stream.feed(data))

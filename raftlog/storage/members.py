@@ -19,7 +19,8 @@ from raftlog.types import EntryType
 
 
 def newest_above(log: SegmentedLog, index: int) -> Membership | None:
-    """Returns the newest MEMBERSHIP entry above `index`; None if there is none. Reads like `all_above`."""
+    """Returns the newest MEMBERSHIP entry above `index`; None if there is none. Skips damaged entries, and raises, as
+    `all_above` does."""
     return next(_above(log, index), None)
 
 

@@ -98,8 +98,8 @@ def _create(fs: FileSystem, path: Path, identity: Identity, genesis: Genesis) ->
 
 
 def _check_complete(fs: FileSystem, path: Path) -> None:
-    """Raises IdentityError if a file is missing that every node has from its first moment on, unless an install is
-    about to put it there."""
+    """Raises IdentityError if DATA/log is missing, which every node has from its creation on, unless there is an
+    INSTALL, which puts another log there."""
     if fs.exists(path / layout.LOG) or fs.exists(path / layout.INSTALL):
         return
     raise IdentityError(
@@ -122,7 +122,8 @@ def open_node_dir(
     `hard_state_fs`: another way to the same disk, for the hard state alone, so that tests can inject faults there
     separately. `now_ms`: wall clock, for the reports on files that are set aside.
 
-    Raises IdentityError (in use, empty, another cluster's or node's, newer), CorruptLogError, StorageError.
+    Raises IdentityError if the directory is in use, empty, without a log, of another cluster or node, or of a format
+    that this version does not read; CorruptLogError; StorageError.
     """
     if not fs.exists(path):
         identities.load(fs, path)  # raises the IdentityError for a directory that does not exist

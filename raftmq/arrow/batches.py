@@ -54,7 +54,7 @@ def to_batches(
     columns are wanted. For frames that are not kept, only the columns that `rows` needs are built.
 
     Bodies are decompressed only if `body` is among the columns. `undecodable` decides about a body that cannot be
-    decompressed. Raises Unreadable for such a body if `undecodable` is None, or if it says so.
+    decompressed. Raises Unreadable for such a body if `undecodable` is None or has the choice FAIL.
     """
     if rows is not None:
         kept = rows.keeps(_batch(frames, topic, rows.columns))

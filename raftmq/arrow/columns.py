@@ -29,8 +29,8 @@ COLUMNS: dict[str, str] = {
     "term": "int64",
 }
 """Column name -> its type in Arrow. `keys` holds all keys separated by blanks, as RocketMQ stores them; `tag` and
-`keys` are null if there are none. Times are milliseconds since the epoch: `born` by the producer's clock, `stored` in
-log time. `store_time` is `store_ms` as a timestamp. `position` is the byte position in the commit log at which the
+`keys` are null if there are none. Times are milliseconds since the epoch: `born_ms` by the producer's clock, `store_ms`
+in log time. `store_time` is `store_ms` as a timestamp. `position` is the byte position in the commit log at which the
 message begins. `index` and `term` are those of the entry of the Raft log that contains it."""
 ENTRY_COLUMNS = frozenset({"index", "term"})
 """Columns that need a further request, or a second read of the log. They are read only if the caller names them."""

@@ -66,14 +66,15 @@ class Frames(NamedTuple):
     term: Any = None
 
     def of_queue(self, number: int) -> Frames:
-        """Returns messages of one queue, with the queue's number in the cluster in place of the id with which they were
-        stored (`raftmq_wire.queue_numbers`)."""
+        """Returns the messages, which are all of one queue, with the queue's number in the cluster in place of the id
+        with which they were stored (`raftmq_wire.queue_numbers`)."""
         head = self.head.copy()
         head["queue_id"] = number
         return self._replace(head=head)
 
     def of_group(self, group: int) -> Frames:
-        """Returns messages that a group has stored, with the numbers that their queues have in the cluster."""
+        """Returns the messages, which one group of brokers has stored, with the numbers that their queues have in the
+        cluster."""
         first = number_of(group, 0)
         if not first:
             return self

@@ -18,7 +18,8 @@ from raftmq_wire.kernel import twin
 
 _NAME_ENDS, _ENTRY_ENDS = 1, 2
 _ENTRIES_MAX = 64
-"""The most entries of a row in the fast path; a row with more, or with a name twice, is parsed the slow way."""
+"""The most entries that a row may have. If a row has more, or a name twice, `map_column` returns None, and its caller
+builds the rows one by one."""
 _WANTED_MAX = 8
 _COLUMN_BYTES_MAX = (1 << 31) - 1
 _I32 = 4
@@ -52,7 +53,8 @@ def split_properties(
     """Returns values of properties: each row's value of each of at most eight `names` and, if `as_map`, all properties.
     The rows' properties are `data[at:end]` (int64, ascending, not overlapping).
 
-    Raises ValueError for positions outside of the data.
+    Raises ValueError for more than eight names, for positions outside of the data, and for properties of more than 2
+    GiB in all.
     """
     if len(names) > _WANTED_MAX:
         raise ValueError(f"{len(names)} names, of at most {_WANTED_MAX}")
@@ -76,7 +78,8 @@ def _find_entries(properties: pa.BinaryArray) -> Entries:
     between = np.flatnonzero(packed == _ENTRY_ENDS)
     per_row = np.diff(np.searchsorted(between, bounds)) + 1
     after = np.cumsum(per_row)
-    # The first entry of a row begins with the row, each other one behind a separator; likewise the last one ends.
+    # The first entry of a row begins where the row begins, each other entry after a separator. The last entry ends
+    # where the row ends, each other entry before a separator.
     at, end = np.empty(after[-1] if rows else 0, np.int64), np.empty(after[-1] if rows else 0, np.int64)
     is_first, is_last = np.zeros(len(at), bool), np.zeros(len(at), bool)
     is_first[after - per_row] = is_last[after - 1] = True

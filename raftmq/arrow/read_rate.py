@@ -10,7 +10,8 @@ BURST_S = 0.5
 
 
 class ReadRate:
-    """Limits a reader to a number of bytes per second, averaged since its first read; None: no limit."""
+    """Limits a reader to a number of bytes per second; None: no limit. Time in which the reader took less than the
+    limit counts for at most BURST_S."""
 
     def __init__(
         self,

@@ -76,9 +76,9 @@ def read_arrow(
     `secret_key` and `tls` are those of `connect`. `read_from`: "follower" spares the leader; "leader"; or a copy of the
     log, without a cluster: "files", where `path` is a backup or the directory of a stopped node, or "tier", where it is
     the store's URL and `cluster` the uuid of its cluster, if several use the store. A copy needs the server's package,
-    and this process can import its modules from then on. `on_undecodable` says what
-    becomes of a message whose body cannot be decompressed: "raw", the body is as stored, "skip", there is no row, or
-    "fail", the read raises Unreadable, which names the message; without the column `body` nothing is decompressed.
+    and this process can import its modules from then on. `on_undecodable` says what becomes of a message whose body
+    cannot be decompressed: "raw", the body is as stored, "skip", there is no row, or "fail", the read raises
+    Unreadable, which names the message; without the column `body` nothing is decompressed.
 
     Raises ValueError for arguments that are not understood, NotFound if there is no such topic, Unreadable if an offset
     does not exist, or no longer, other RaftMQErrors, and LocalError if pyarrow is missing.

@@ -75,7 +75,7 @@ class TopicInfo(NamedTuple):
     the identity with it. None if the node runs an old release that does not report identities."""
     hidden: Sequence[QueueInfo] = ()
     """The queues with messages that consumers do not read, because the number of the topic's read queues was reduced.
-    Consumers read them again once the topic has that many read queues again."""
+    Consumers read them again once the topic has as many read queues as before."""
 
     @property
     def messages(self) -> int:
@@ -182,7 +182,7 @@ class AsyncAdmin(Offsets):
         return wanted
 
     async def delete_topic(self, name: str) -> None:
-        """Deletes the topic with its queues. Raises NotFound."""
+        """Deletes the topic with its queues. Raises NotFound if there is no such topic."""
         await self._route(name)
         await self._write(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": name}, f"delete topic {name}")
         self._view.forget_route(name)
@@ -199,7 +199,8 @@ class AsyncAdmin(Offsets):
         return _decode(await self._read(code, {}, what), _TopicList, what).topicList
 
     async def describe_topic(self, name: str) -> TopicInfo:
-        """Returns the topic's configuration and the range of each of its queues. Raises NotFound."""
+        """Returns the topic's configuration and the range of each of its queues. Raises NotFound if there is no such
+        topic, and Failed if it was deleted and created again meanwhile."""
         parts = [await self._part(name, group) for group in await self._groups_of(name)]
         return parts[0]._replace(
             queues=[queue for part in parts for queue in part.queues],
@@ -264,8 +265,8 @@ class AsyncAdmin(Offsets):
         return identity_in(reply, what)
 
     async def _queue(self, topic: str, queue_id: int) -> tuple[QueueInfo, tuple[TopicIdentity | None, ...]]:
-        """Returns the range of a queue, and the topic's identity as of the reads of its first and of its last
-        offset."""
+        """Returns the range of a queue, and the identities of the topic that came with its first offset and with its
+        end."""
         first, of_first = await self.counted(RequestCode.GET_MIN_OFFSET, topic, queue_id)
         end, of_end = await self.counted(RequestCode.GET_MAX_OFFSET, topic, queue_id)
         return QueueInfo(queue_id, first, end), (of_first, of_end)
@@ -322,7 +323,8 @@ class AsyncAdmin(Offsets):
         await self._write(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, f"create group {group}", body)
 
     async def delete_group(self, group: str, *, clean_offsets: bool = True) -> None:
-        """Deletes the group, and its committed offsets unless `clean_offsets` is False. Raises NotFound."""
+        """Deletes the group, and its committed offsets unless `clean_offsets` is False. Raises NotFound if there is no
+        such group."""
         if group not in await self.groups():
             raise NotFound(f"delete group {group}: there is no such group")
         ext = {"groupName": group, "cleanOffset": "true" if clean_offsets else "false"}
@@ -346,15 +348,15 @@ class AsyncAdmin(Offsets):
             readable = stored = next((part.read for part in parts if part.group == number), 0)
         found = []
         for queue_id in range(number_of(number, 0), number_of(number, stored)):
-            committed = await self.committed(group, topic, queue_id)  # before the end, so that it never exceeds it
+            committed = await self.committed(group, topic, queue_id)  # read before max_offset, so never above it
             queue, _ = await self._queue(topic, queue_id)
             if queue_in_group(queue_id) < readable or queue.min_offset < queue.max_offset:
                 found.append(GroupOffset(queue_id, committed, queue.min_offset, queue.max_offset))
         return found
 
     async def create_user(self, name: str, secret: str, *, is_super: bool = False) -> None:
-        """Creates a user. Only a user of type Super may make this call and the other calls about users. Raises
-        Refused."""
+        """Creates a user. Only a user of type Super may make this call and the other calls about users; for any other
+        user they raise Denied."""
         body = {"username": name, "password": secret, "userType": "Super" if is_super else "Normal"}
         await self._write(
             RequestCode.AUTH_CREATE_USER, {"username": name}, f"create user {name}", msgspec.json.encode(body)
@@ -391,7 +393,7 @@ class AsyncAdmin(Offsets):
         return await (await self._view.groups.when_heard(group)).members(**self._limits)
 
     async def view_message(self, topic: str, position: int, *, group: int = FIRST_GROUP) -> Message:
-        """Returns the message whose first byte is at `position` in the log of a group of brokers; If its body cannot be
+        """Returns the message whose first byte is at `position` in the log of a group of brokers. If its body cannot be
         decompressed, `body` is as stored and `Message.undecoded` has the reason. Raises NotFound if no message of the
         topic is there."""
         what = f"message at position {position}"

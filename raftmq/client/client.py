@@ -267,7 +267,7 @@ class AsyncClient:
         self, positions: bytes, *, node: str | None = None, timeout_s: float = 10.0, group: int = FIRST_GROUP
     ) -> bytes:
         """Returns the log entries of stored messages, in the form in which request 700005 answers. `positions` holds
-        the messages' positions in the log of a group of brokers, packed, at most 1,024.
+        the messages' positions in the log of a group of brokers, each as 8 bytes big-endian, at most 1,024 of them.
 
         With `node` ("host:port") that node is asked, once; without it the leader is asked. Raises RaftMQError.
         """

@@ -1,8 +1,8 @@
 """The client's knowledge of the cluster (the leader, the other nodes, each topic's queues), and calls to the leader.
 
 To find the leader, the client asks every server (request 106) in a separate task, each with a short growing back-off,
-and the node that a server names must confirm it by answering itself. The first confirmed one wins, so a dead leader
-that other servers still name does not delay the search. Any node forwards requests to the leader; when no leader is
+and the node that a server names must itself answer that it leads. The first confirmed one wins, so a dead leader that
+other servers still name does not delay the search. Any node forwards requests to the leader; when no leader is
 confirmed for a while, the client uses a node that answers instead.
 """
 
@@ -80,7 +80,8 @@ class Contact(NamedTuple):
     """True if waiting longer is pointless: no leader was found, and each server refuses connections, has an unknown
     name, or speaks something else."""
     why: str
-    """Each server's address with its answer, in words; "" if the leader was found."""
+    """Each server's address with what it answered, or why it could not be asked, in words; "" if the leader was
+    found."""
 
 
 class _AllRefuseError(Exception):
@@ -197,7 +198,7 @@ class ClusterView:
         self._refusing: dict[str, float] = {}
         """During the present search: server that could not be connected to -> loop time of its first failure."""
         self._silent_since: dict[str, float] = {}
-        """Server that did not answer when last asked -> loop time since when."""
+        """Server that did not answer when last asked -> loop time of the first question that it left unanswered."""
         self._refusals: dict[str, str] = {}
         """Servers that could not be connected to -> the reason, in words."""
         self._wrong: set[str] = set()
@@ -303,7 +304,7 @@ class ClusterView:
             logger.warning("no leader found yet: %s", why)
 
     async def contact(self, wait_s: float) -> Contact:
-        """Searches for the leader for at most `wait_s` seconds, and stops earlier if no server can know the leader."""
+        """Searches for the leader for at most `wait_s` seconds, and returns at once when it is found."""
         finding = asyncio.create_task(self.find_leader())
         ends_at = asyncio.get_running_loop().time() + wait_s
         try:
@@ -334,7 +335,8 @@ class ClusterView:
                 self.suspect(leader)
 
     async def _probe(self, server: str) -> tuple[str, bool]:
-        """Asks `server` until it gives an answer; returns (address, True if that node leads)."""
+        """Asks `server` who leads until the named node confirms it; returns (address of the leader, True). After
+        `accept_any_after_s`, a node that answers is enough; then returns (its address, False)."""
         backoff = Backoff(self.jitter)
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + self._patience.accept_any_after_s
@@ -408,10 +410,11 @@ class ClusterView:
 
     def _take_members(self, server: str, reply: Reply) -> tuple[str | None, tuple[str, ...]] | None:
         """Reads the members from a server's reply. Returns (address of the leader or None, addresses of the other
-        brokers); None if the reply is no success or comes from another cluster. Raises msgspec.DecodeError."""
+        brokers). If this user may not list members, returns the server as the leader. Returns None if the reply is no
+        success or comes from another cluster. Raises msgspec.DecodeError."""
         if reply.code == ResponseCode.NO_PERMISSION:
             self.groups.take("")
-            return server, ()  # this user may not list members; any node can tell them so with each request
+            return server, ()  # the user may not list members; any node forwards requests to the leader
         if reply.code != ResponseCode.SUCCESS or not self._is_ours(server, reply.ext.get(CLUSTERS_FIELD, "")):
             return None
         table = msgspec.json.decode(reply.body, type=_MembersBody).brokerAddrTable
@@ -431,8 +434,8 @@ class ClusterView:
         return leader, others
 
     def _is_ours(self, server: str, said: str) -> bool:
-        """Returns True if a server belongs to the cluster to which this client first connected, or to one that
-        continues it. The address of a removed node may belong to another cluster by now."""
+        """Returns False if a server belongs to another cluster than this client, and not to one that was restored from
+        the client's: the address of a removed node may be another cluster's by now."""
         clusters = tuple(said.split())
         ours = self.groups.clusters
         if clusters and ours and ours[0] not in clusters:
@@ -608,14 +611,15 @@ class ClusterView:
         fresh: bool = False,
     ) -> Route:
         """Returns the topic's queues, at most 30 s old, or fetched now with `fresh`. With `auto_create`, returns for a
-        missing topic the route that its first message would create. Raises NotFound, Failed, Unreachable."""
+        missing topic the route that its first message would create. Raises NotFound if there is no such topic, Denied
+        if the user has no right to it, and other RaftMQErrors."""
         now = asyncio.get_running_loop().time()
         known = self._routes.get(topic)
         if known is not None and known.exists and not fresh and now - known.fetched_at < ROUTE_LIFE_S:
             return known
         try:
             route = await self._fetch_route(topic, topic, timeout_s, refused_s, True)
-        except Denied as denied:  # any right on the topic gives the route; this call needs `right`
+        except Denied as denied:  # any right on the topic gives the route; the hint names the needed one
             denied.advise(how_to_allow(str(denied), "Pub" if auto_create else "Sub"))
             raise
         except NotFound:

@@ -16,7 +16,8 @@ def find_servers(
 ) -> tuple[str, ...]:
     """Returns the "host:port" of each server to ask, in order.
 
-    Raises ValueError for a malformed address, and if RAFTMQ_DATA names a directory without a cluster.
+    Raises ValueError for a malformed address, for a cluster.json that cannot be used, and if RAFTMQ_DATA names a
+    directory without a cluster.
     """
     environ = os.environ if environ is None else environ
     if servers is not None:
@@ -30,8 +31,8 @@ def find_servers(
 
 
 def parse_servers(servers: str | Iterable[str]) -> tuple[str, ...]:
-    """Splits "h1:p;h2:p" (also at commas and blanks) into addresses. Raises ValueError naming the part that is not
-    host:port."""
+    """Splits "h1:p;h2:p" (also at commas and blanks) into addresses. Raises ValueError if there is no address, or one
+    is not host:port; TypeError if `servers` is neither a str nor several str."""
     if isinstance(servers, str):
         servers = servers.replace(",", ";").replace(" ", ";").split(";")
     try:
@@ -85,7 +86,7 @@ def found_folder(
     servers: str | Iterable[str] | None, *, environ: Mapping[str, str] | None = None, cwd: Path | None = None
 ) -> Path | None:
     """Returns the folder of the local cluster if `find_servers`, with the same arguments, finds the servers there; None
-    for servers that were named explicitly.
+    if the servers were named explicitly, or if there is no local cluster.
 
     The client uses the folder's CA and user only in the first case: a program that names its servers must behave alike
     in every directory.

@@ -197,8 +197,8 @@ def error_of(
     code: int, remark: str | None, what: str, *, maybe: bool = False, message_ids: tuple[str, ...] = ()
 ) -> RaftMQError:
     """Returns the error for a reply that is not a success. `maybe` says that an earlier attempt may have been carried
-    out, which makes every later refusal an Unknown. A code outside the table gives Unknown too: nothing proves that the
-    refusal came before the write."""
+    out, which makes every later refusal an Unknown. A code that this module does not know gives Unknown too: nothing
+    proves that the refusal came before the write."""
     text = f"{what}: {remark or _in_words(code)}"
     hint = hint_of(code, remark)
     again = code in TRY_AGAIN

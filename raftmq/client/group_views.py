@@ -166,8 +166,8 @@ class GroupViews(Generic[_V]):
                 raise Unreachable("no server has told which groups of brokers there are", retryable=True)
 
     async def any_leader(self) -> str:
-        """Returns the address of the leader of any group; waits for the first to be found, the caller sets the
-        limit."""
+        """Returns the address of the leader of any group. Waits without limit until one is found: the caller sets a
+        timeout."""
         for view in self._views.values():
             if view.leader is not None:
                 return view.leader

@@ -119,7 +119,7 @@ class SendResult(NamedTuple):
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """A stored message. Times are milliseconds since the epoch: `born` by the producer's clock, `stored` in log
+    """A stored message. Times are milliseconds since the epoch: `born_ms` by the producer's clock, `store_ms` in log
     time.
 
     `body` is plain, as the producer was given it, except if `compression` is not 0; then it is still compressed, as
@@ -176,7 +176,7 @@ def encode_properties(
     message_id: str, key: str | Sequence[str] | None, tag: str | None, properties: Mapping[str, str] | None
 ) -> str:
     """Returns the properties in the protocol's form, `name \\x01 value \\x02` repeated. Raises Refused for values that
-    this form cannot hold."""
+    this form cannot hold, TypeError for values of other types, and ValueError for text that is no valid Unicode."""
     text = f"UNIQ_KEY\x01{message_id}\x02WAIT\x01true\x02"
     if key is not None:
         text += _pair("KEYS", key if isinstance(key, str) else _joined(key))
@@ -226,7 +226,8 @@ def _joined(keys: Any) -> str:
 
 
 def check_encodable(what: str, text: str) -> None:
-    """Raises ValueError for a str with half a surrogate pair, which UTF-8 cannot encode."""
+    """Raises ValueError for a str with half a surrogate pair, which UTF-8 cannot encode. `what` names the text in the
+    error."""
     if text.isascii():
         return
     try:

@@ -14,7 +14,8 @@ class Patience(NamedTuple):
     heartbeat_every_s: float = 5.0
     """Interval at which a member of a group, or a producer of transactions, sends heartbeats."""
     relock_every_s: float = 1.0
-    """Interval at which an ordered consumer asks again for the lock of a queue that another client still holds."""
+    """Interval at which an ordered consumer asks again for the lock of a queue that another client still holds, and at
+    which any consumer asks again for its share until it has it."""
     dealt_with_every_s: float = 0.05
     """Interval at which the consumer checks if the reader has finished the last message of a queue that it hands
     over."""

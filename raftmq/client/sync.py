@@ -359,7 +359,8 @@ class Producer:
         pipeline.submit(Submission(request, future, pipeline.loop.time() + pipeline.timeout_s), from_loop=False)
 
     def flush(self) -> FlushResult:
-        """Blocks until every send so far is settled, at most for the send timeout; see AsyncProducer.flush."""
+        """Blocks until no send is unsettled: at most for the send timeout, unless more is sent meanwhile; see
+        AsyncProducer.flush."""
         return self._thread.run(self._producer.flush())
 
     def close(self) -> None:

@@ -54,8 +54,8 @@ class Admin:
         return self._run(self._admin.identity(topic, node, queue_id=queue_id))
 
     def broker_groups(self, topic: str | None = None) -> list[int]:
-        """Returns the numbers of the cluster's groups of brokers, ascending, ascending; with `topic`, only those with
-        queues of the topic."""
+        """Returns the numbers of the cluster's groups of brokers, ascending; with `topic`, only those with queues of
+        the topic."""
         return self._run(self._admin.broker_groups(topic))
 
     def groups(self) -> list[str]:
@@ -100,7 +100,7 @@ class Admin:
         return self._run(self._admin.offset_at(topic, queue_id, timestamp_ms))
 
     def earliest_store_ms(self, topic: str, queue_id: int) -> int:
-        """Returns the time when the first kept message was stored; -1 for an empty queue."""
+        """Returns the time when the first kept message was stored, in ms of log time; -1 for an empty queue."""
         return self._run(self._admin.earliest_store_ms(topic, queue_id))
 
     def create_user(self, name: str, secret: str, *, is_super: bool = False) -> None:

@@ -53,7 +53,7 @@ class TransactionProducer:
         return Transaction(made, self._thread)
 
     def close(self) -> None:
-        """Leaves the group. Transactions that are still open are answered by other members of the group."""
+        """Leaves the group. The cluster asks other members of the group about transactions that are still open."""
         if not self.producer.closed:
             self._thread.run(self.producer.close())
         self._checks.shutdown(wait=False, cancel_futures=True)
@@ -92,8 +92,8 @@ class Transaction:
         self._thread.run(self._transaction.commit())
 
     def rollback(self) -> None:
-        """Rolls the message back: consumers never see it. Raises Failed if a check committed it, Unknown as
-        `commit`."""
+        """Rolls the message back: consumers never see it. Raises Failed if a check committed it, and Unknown as
+        `commit` does."""
         self._thread.run(self._transaction.rollback())
 
     def leave_to_check(self) -> None:

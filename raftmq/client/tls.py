@@ -56,7 +56,8 @@ def find_tls(
 ) -> Tls | None:
     """Returns the TLS to use: the one given, else that of RAFTMQ_TLS, RAFTMQ_TLS_CA, RAFTMQ_TLS_CERT and
     RAFTMQ_TLS_KEY, else that of the local cluster in the folder `local`; None for plain text. Raises ValueError for a
-    value of RAFTMQ_TLS that is neither yes nor no, and for files that cannot be used."""
+    value of RAFTMQ_TLS that is neither yes nor no, and for files that cannot be used; TypeError for a `tls` of another
+    type."""
     word = environ.get("RAFTMQ_TLS", "").strip().lower()
     if word not in (*_OFF, *_ON):
         raise ValueError(f"RAFTMQ_TLS={word}: write 1 or 0")

@@ -79,7 +79,8 @@ class Window(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)  # a stream connection has this kind of transport
 
     def begin(self) -> None:
-        """Sends the first request of each place; the clock starts here, after the greeting."""
+        """Sends the first request of each place; the clock starts here, after the greeting. In an open loop, starts or
+        continues the schedule instead."""
         if self.arrivals is not None:
             self.arrivals.begin(self._in_flight, self.send, self.done)
             return
@@ -98,9 +99,9 @@ class Window(asyncio.Protocol):
             self.transport.write(self._whole)
 
     def answered(self, places: list[int], refused: int, now: float, codes: Mapping[int, int] = NO_CODES) -> None:
-        """Processes answers that came at `now` (perf_counter), one for each place, `refused` of them refusals; `codes`
-        has place -> code of those whose protocol has one. Sends the same number of requests again. When the time is
-        over, ends the run once none is unanswered."""
+        """Processes answers that came at `now` (perf_counter), one for each place, `refused` of them refusals. `codes`:
+        place -> response code of a refusal, if the protocol has codes. Sends the requests of these places again. When
+        the time is over, sends nothing more, and ends the run once no request is unanswered."""
         if not places:
             return
         if self.arrivals is not None:
@@ -168,7 +169,8 @@ class Load(Window):
         self.begin()
 
     def data_received(self, data: bytes) -> None:
-        """Reads answers. Their header names the code first, and once the request's opaque, which is its place."""
+        """Reads answers. The header of an answer begins with the code, and has once the opaque of its request, which is
+        the request's place."""
         if self._pending:
             data = self._pending + data
         now = time.perf_counter()
@@ -219,7 +221,8 @@ def request_frame(topic: str, opaque: int, queue: int, batch: int, body: bytes, 
 
 
 def batch_body(size: int, batch: int) -> bytes:
-    """Returns the body of a batch of `batch` messages of `size` bytes each, in the form of code 320."""
+    """Returns the body of a batch of `batch` messages of `size` bytes each, as request code 320 (SEND_BATCH_MESSAGE)
+    carries it."""
     body = (bytes(range(256)) * (size // 256 + 1))[:size]
     properties = b"TAGS\x01bench\x02WAIT\x01true\x02"
     length = 20 + len(body) + 2 + len(properties)
@@ -237,12 +240,13 @@ def signed_frame(frame: bytes, credentials: Credentials) -> bytes:
 
 
 def itself(load: Load) -> Load:
-    """Returns the load itself: a function that makes a protocol for a connection."""
+    """Returns the load itself. `dial` needs a function that returns the protocol of a connection."""
     return load
 
 
 async def drive(loads: Sequence[Load], dial: Dial, host: str, port: int, within_s: float) -> None:
-    """Opens a connection for each load, waits until all have ended, and closes them. Raises OSError (TimeoutError)."""
+    """Opens a connection for each load, waits until all loads have ended, and closes the connections. Raises OSError;
+    TimeoutError if the loads have not ended after `within_s` seconds."""
     dialled: list[Load] = []
     try:
         for load in loads:

@@ -84,7 +84,7 @@ class ModesReport(msgspec.Struct, frozen=True):
 
 
 def probe(directory: Path) -> Disk:
-    """Measures the disk under `directory`."""
+    """Measures how long writes of PROBE_BYTES with fdatasync take on the disk under `directory`."""
     path, took = directory / "probe", []
     with path.open("wb", buffering=0) as file:
         for _ in range(PROBE_WRITES):
@@ -167,7 +167,8 @@ def _cpu_seconds(pids: Sequence[int]) -> float:
 def _cluster(
     directory: Path, settings: Mapping[str, str], *, secured: bool
 ) -> Iterator[tuple[int, list[int], ClientOptions]]:
-    """Runs three nodes with these [modes]; yields (the leader's port for clients, pids, how clients connect)."""
+    """Runs three nodes with these settings of the section [modes]; yields (the leader's port for clients, the nodes'
+    pids, the options with which clients connect)."""
     cluster = LocalCluster(directory)
     names = {f"RAFTMQ_MODES__{key}": value for key, value in settings.items()}
     saved = {name: os.environ.get(name) for name in names}

@@ -58,7 +58,7 @@ class Shape(msgspec.Struct, frozen=True):
     seconds: float = 10.0
     connections: int = 4
     even: bool = False
-    """True if requests arrive in equal distances, False if they do as those of independent users."""
+    """True if requests arrive at equal intervals, False if at random ones, as those of independent users do."""
     seed: int = 1
 
 
@@ -187,8 +187,9 @@ def play(
     places_max: int = PLACES,
     patience_s: float = PATIENCE_S,
 ) -> OpenRun:
-    """Plays one run. `places_max`: the most requests without an answer; `patience_s`: seconds to wait for answers at
-    the end. Raises LocalError."""
+    """Plays one run. `rate`: requests per second; `share`: the share of the capacity that this is, for the report.
+    `places_max`: the most requests without an answer; `patience_s`: seconds to wait for answers at the end. Raises
+    LocalError."""
     since_last_busy()
     with _told(target), asyncio.Runner(loop_factory=precise_loop) as runner:
         runs = runner.run(arrive(target, shape, rate, places_max=places_max, patience_s=patience_s))

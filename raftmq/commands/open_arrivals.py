@@ -40,8 +40,8 @@ class Arrivals:
     """The schedule of one connection, and what became of its requests. `begin` starts it; event loop only."""
 
     def __init__(self, rate: float, seconds: float, seed: int, *, even: bool = False) -> None:
-        """`rate`: requests per second. Their distances are exponential, as those of independent users are, and drawn
-        from `seed`; with `even` they are all equal."""
+        """`rate`: requests per second. The times between them are exponential, as those of independent users are, and
+        drawn from `seed`; with `even` they are all equal."""
         self._rate, self._seconds, self._even = rate, seconds, even
         self._random = Random(seed)
         self.stored: list[tuple[float, float]] = []
@@ -120,7 +120,8 @@ class Arrivals:
         return 1 / self._rate if self._even else self._random.expovariate(self._rate)
 
     def _arrive(self) -> None:
-        """Sends the requests that are due, and sets a timer for the next one."""
+        """Sends the requests that are due, as far as places are free. Then sets a timer for the next one if a place is
+        free, or ends if the run's time is over."""
         self._timer = None
         if self._send is None:
             return

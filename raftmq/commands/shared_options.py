@@ -416,8 +416,8 @@ def connect(servers: str | None) -> Client:
     """Returns a connected client of the cluster that --servers, --data or the environment names, in this order.
 
     Raises LocalError for malformed addresses, for a directory without a cluster, for a context at whose addresses
-    another cluster answers, and at once if no server can know a leader. If there is none now, says so on stderr, and
-    the command waits.
+    another cluster answers, and after _CONTACT_S if no server can know a leader. If one could, but none is known by
+    then, says so on stderr; the command's next request waits for a leader.
     """
     client = _open_client(servers)
     try:

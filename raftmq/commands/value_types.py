@@ -50,8 +50,8 @@ class QueueType(click.ParamType[int]):
 
 
 class OffsetType(click.ParamType[tuple[int, int]]):
-    """A position of a group's log, or an offset in a queue of which each group of brokers has one: a number, or in a
-    further group GROUP/NUMBER. The value is (group, number)."""
+    """A position in a group's log, or an offset in the group's queue of a topic that has one queue in each group: a
+    number, or in a further group GROUP/NUMBER. The value is (group, number)."""
 
     name = "offset"
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH_BYTES = 2 << 20
-"""Bytes of the log in one batch, unless a single message has more: so that the arrays of a batch fit into the
-processor's cache and into memory that the process already has."""
+"""Bytes of the log in one batch, unless a single message has more. The arrays of such a batch fit into the processor's
+cache and into memory that the process already has."""
 GAP_BYTES = 512 << 10
 """The most bytes of other queues between two messages that are read along with them. Reading a larger gap would take
 longer than a separate read."""
@@ -87,8 +87,8 @@ def part_batches(
     gap_bytes: int = GAP_BYTES,
 ) -> Iterator[pa.RecordBatch]:
     """Yields batches of at most `batch_rows` messages and about `batch_bytes`, together exactly those of the part
-    without those that `rows` and `undecodable` leave out. Messages with more than `gap_bytes` between them are read one
-    by one. Raises CopyError, and Unreadable for a body that cannot be decompressed."""
+    without those that `rows` and `undecodable` leave out. Messages with more than `gap_bytes` between them are read by
+    separate reads. Raises CopyError, and Unreadable for a body that cannot be decompressed."""
     wanted, pace = _Wanted(copy, part), pace or ReadRate(None)
     topics = [span.topic for span in part.spans]
     topic_of = np.array([topics.index(topic) for topic in topics])
@@ -126,7 +126,9 @@ def _reads(wanted: _Wanted, places: Sequence[Place], size: int, gap_bytes: int) 
 
 
 def _runs(wanted: _Wanted, low: int, high: int, batch_rows: int, batch_bytes: int) -> Iterator[tuple[int, int]]:
-    """Yields the batches of a read as (first message, the one after the last)."""
+    """Divides the messages from `low` up to, not including, `high` into batches; yields each as (first message, the one
+    after the last). A batch has at most `batch_rows` messages, and at most `batch_bytes` bytes of the log unless one
+    message is longer."""
     while low < high:
         limit = int(wanted.starts[low]) + batch_bytes
         end = max(low + 1, int(np.searchsorted(wanted.ends, limit, side="right")))

@@ -82,7 +82,8 @@ class LocalCluster:
 
     @property
     def first_nodes(self) -> list[NodeRecord]:
-        """The records of the first group's nodes, which decides about topics, users and settings of the cluster."""
+        """The records of the nodes of the first group, the group that decides about topics, users and settings of the
+        cluster."""
         return self.of_group(FIRST_GROUP)
 
     @property
@@ -141,8 +142,8 @@ class LocalCluster:
         `groups`: the cluster gets further groups, of `count` nodes each (None: as many as the first one has), until it
         has this number; None: no further groups are made. An existing group stays as it is, even if it is running.
 
-        `registry`: a cluster of several groups gets a registry, if it can have one (`registry_processes.why_none`). One
-        that is there starts in any case, and stops nothing if it cannot.
+        `registry`: a cluster of several groups gets a registry, if it can have one (`registry_processes.why_none`). A
+        registry that exists is started in any case; if it cannot run, the start goes on without it.
 
         A node that lost its disk is left out if the others of its group are a majority: it is to be replaced
         (`lost_nodes`). A further group without a majority is left out too (`dead_groups`), and does not keep other
@@ -229,8 +230,8 @@ class LocalCluster:
         self._wait_for_first_configuration(group)
 
     def _with_the_end_of(self, processes: list[Started], error: LocalError) -> LocalError:
-        """Returns the error of a failed start, with a sentence that the nodes which it had started were stopped
-        again."""
+        """Returns the error of a failed start with a sentence added: that the nodes in `processes`, which this command
+        had started, were stopped again. Without such nodes, returns `error` itself."""
         started = [each for each in processes if isinstance(each, NodeRecord)]
         if not started:
             return error
@@ -275,7 +276,7 @@ class LocalCluster:
     def kill(self, name: NodeName, *, beside_others: bool = False) -> int:
         """Kills one node, or process of the registry, with kill -9; returns its last pid. With `beside_others` it does
         so even while another command holds the directory's lock, and then leaves cluster.json to that command. Raises
-        LocalError if it does not run, and BusyError."""
+        LocalError if it does not run, and BusyError if another command holds the lock."""
         read_cluster(self.data).process(name)
         if beside_others:
             node = read_cluster(self.data).process(name)
@@ -313,7 +314,7 @@ class LocalCluster:
 
     def restart(self, name: NodeName, timeout_s: float = READY_TIMEOUT_S) -> int:
         """Stops the node if it runs, starts it, and waits until it knows a leader, if enough nodes run to elect one.
-        For a process of the registry, waits until it answers. Returns its pid."""
+        For a process of the registry, waits until it answers. Returns its pid. Raises LocalError."""
         read_cluster(self.data).process(name)
         with locked(self.data):
             node = read_cluster(self.data).process(name)
@@ -349,7 +350,8 @@ class LocalCluster:
         self, there: Sequence[NodeRecord], base_port: int | None, *, make: bool
     ) -> list[RegistryRecord]:
         """Returns the processes of the registry that can run; writes all existing ones to cluster.json. `there`: the
-        nodes that are being started. Raises LocalError."""
+        nodes that are being started. `make`: True to make a registry for several groups if there is none. Raises
+        LocalError."""
         cluster = read_cluster(self.data)
         why = registry_processes.why_none(self.data)
         found = registry_processes.provide(
@@ -382,7 +384,7 @@ class LocalCluster:
     def _wait_for_first_configuration(self, group: int) -> None:
         """Waits until each node of a group takes clients. A new group gets its configuration and its level a moment
         after its first leader, and refuses newer commands until then; a further one also copies what all groups share.
-        If a node refuses clients for another reason, this does not wait long for it."""
+        After some seconds it returns anyway: a node may refuse clients for another reason."""
         addresses = [address_of(node) for node in self.of_group(group)]
         longest_s = _FIRST_CONFIGURATION_S if group == FIRST_GROUP else _FIRST_COPY_S
         until(lambda: all(map(fetch_ready, addresses)), longest_s, _POLL_S)

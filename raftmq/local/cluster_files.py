@@ -69,7 +69,7 @@ class ClusterFiles:
         on_stage: Callable[[str], None],
     ) -> ClusterFile:
         """Returns the existing cluster, or makes a new one; makes further groups, and sets other ports or failpoints,
-        if asked for."""
+        if asked for. Raises LocalError, for example for a port in use or the number of a retired group."""
         undo_begun(self.data)
         nodes = self._as_recorded(read_nodes(self.data))
         check_lowered(groups_of(nodes), groups, self.data)
@@ -97,8 +97,9 @@ class ClusterFiles:
         return read_cluster(self.data)
 
     def _further(self, nodes: Sequence[NodeRecord], wanted: int | None) -> list[int]:
-        """Returns the groups that are to be made so that the cluster has `wanted` groups, not counting retired ones.
-        Raises LocalError if they cannot be made."""
+        """Returns the numbers of the groups to be made: those from 2 to `wanted` that the cluster lacks and that have
+        not retired. Raises LocalError if the highest number that the cluster lacks is that of a retired group, or if
+        one of the groups was made before."""
         missing = [group for group in range(FIRST_GROUP + 1, 1 + (wanted or 1)) if group not in groups_of(nodes)]
         gone = retired(self.data, missing, [node for node in nodes if node.group == FIRST_GROUP]) if nodes else set()
         if missing and missing[-1] in gone:

@@ -45,7 +45,7 @@ def downgrade(path: Path, *, dry_run: bool = False) -> Downgraded:
 
 
 def _keep(path: Path) -> Path:
-    """Copies the file to the first free name."""
+    """Copies the file to FILE.newer-1, or to the first free name FILE.newer-2 and so on; returns the copy's path."""
     number = 1
     while (copy := path.with_name(f"{path.name}.newer-{number}")).exists():
         number += 1

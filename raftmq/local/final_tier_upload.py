@@ -36,9 +36,10 @@ def bring_rest(
     addresses: Sequence[str], grace_s: float | None, told: Callable[[str], None] = lambda text: None
 ) -> tuple[Rest | None, float]:
     """Asks the leader to seal the log, and waits until all of it is verified in the tier. Returns (the rest that is
-    left, seconds allowed).
+    left, or None if nothing is left; seconds allowed).
 
-    Does nothing if no node runs or no tier is configured. `grace_s`: None for the configured time.
+    Does nothing and returns (None, 0.0) if no node answers, no tier is configured, or the allowed time is 0. `grace_s`:
+    the allowed time; None for the configured one.
     """
     views = _views(addresses)
     tiered = next((view for view in views if view["url"]), None)

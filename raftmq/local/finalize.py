@@ -19,7 +19,7 @@ class Api(Protocol):
     """The part of one group's HTTP API that this module uses; `AdminApi` has it."""
 
     def post(self, path: str, body: dict[str, Any]) -> Finalized:
-        """Sends a POST. Raises LocalError."""
+        """Sends a POST; returns the answer. Raises LocalError."""
 
 
 class Would(NamedTuple):

@@ -150,7 +150,8 @@ def remove_groups(data: Path) -> None:
 
 
 def check_lowered(there: Sequence[int], wanted: int | None, data: Path) -> None:
-    """Raises LocalError if the cluster has more groups than `wanted`, or no first one. `there`: their numbers."""
+    """Raises LocalError if the cluster has groups but not the first one, or a group with a number above `wanted`.
+    `there`: the numbers of its groups."""
     if there and FIRST_GROUP not in there:
         raise LocalError(
             f"the directories of group {FIRST_GROUP} of the cluster in {data} are gone",

@@ -212,7 +212,7 @@ def _disk(directory: Path, root: Path) -> Iterator[HostCheck]:
 
 
 def _queue(device: Path) -> Path:
-    """Returns the folder of the device's request queue, for a partition, that of its disk. Raises StopIteration if
+    """Returns the folder of the device's request queue; for a partition, that of its disk. Raises StopIteration if
     there is none."""
     return next(place / "queue" for place in (device, device.parent) if (place / "queue").is_dir())
 
@@ -307,8 +307,8 @@ def _sync_speed(directory: Path, root: Path) -> Iterator[HostCheck]:
 
 
 def _forced_access(directory: Path, root: Path) -> str:
-    """Says in words whether the disk writes one request through its cache (FUA) instead of emptying the cache for
-    it."""
+    """Returns, in words, whether the disk can write one request past its cache (FUA) instead of emptying the whole
+    cache for it."""
     try:
         queue = _queue(_device(directory, root))
         caches = (queue / "write_cache").read_text().strip() == "write back"
@@ -321,8 +321,9 @@ def _forced_access(directory: Path, root: Path) -> str:
 
 
 def compared(both: Sequence[tuple[float, float]]) -> str:
-    """Compares two ways to sync a write, in words. `both`: milliseconds of each write with fdatasync, and of the one
-    with O_DSYNC right after it. The disk's speed changes by the minute, so each is compared with its neighbour."""
+    """Returns a comparison, in words, of two ways to sync a write. `both`: milliseconds of each write with fdatasync,
+    and of the one with O_DSYNC right after it. The disk's speed changes by the minute, so each is compared with its
+    neighbour."""
     fdatasync, dsync = (statistics.median(column) for column in zip(*both, strict=True))
     quicker = sum(with_dsync < with_fdatasync for with_fdatasync, with_dsync in both)
     if dsync <= WIN * fdatasync and quicker >= SURE * len(both):

@@ -20,9 +20,9 @@ from raftmq_wire.errors import ExitCode, LocalError
 
 SUFFIX = ".cluster"
 FILE_MAX = 256
-"""Longest mark that is read, bytes."""
+"""The longest mark that is read, in bytes."""
 AHEAD_MAX_MS = 24 * 3600 * 1000
-"""Longest time ahead, in milliseconds, until which making a cluster may be allowed. The limit catches wrong times and
+"""The longest time ahead, in milliseconds, for which making a cluster may be allowed. The limit catches wrong times and
 clocks."""
 
 _RETIRED = " retired"

@@ -152,7 +152,7 @@ class LocalMembers:
     def replace(self, node_id: int) -> tuple[Joined, Path | None]:
         """Replaces `node_id` by a new node, which joins, catches up and votes. Then the old node is removed and
         stopped, and its folder is moved aside. Returns the new node, and the folder of the old one (None if there is
-        none on this machine). Continues where an interrupted attempt stopped."""
+        none on this machine). Continues where an interrupted attempt stopped. Raises LocalError."""
         members = self.members()
         if node_id not in [member["id"] for member in members["members"]] + [node.id for node in self._nodes]:
             raise _no_member(self._name(node_id), node_id, members)

@@ -21,7 +21,7 @@ def tell_new_ports(view: GroupStatus) -> None:
     api = AdminApi([address_of(leader)], "raftmq node list")
     members = api.local("/v1/members")
     known = {member["id"]: member for member in members["members"]}
-    for node in sorted(view.nodes, key=lambda node: node.record.id == view.leader):  # a leader that moves hands over
+    for node in sorted(view.nodes, key=lambda node: node.record.id == view.leader):  # the leader last: it hands over
         member = known.get(node.record.id)
         if member is None:
             continue

@@ -70,13 +70,13 @@ def replace_elsewhere(
 def _until_it_votes(
     api: AdminApi, own: int, node: int, tell: Callable[[str], object], poll_s: float
 ) -> dict[int, dict[str, Any]]:
-    """Waits until `own` is a voter and, while `node` is still a member, then waits up to SETTLED_S until that change is
-    committed, because the removal must come after it. Returns id -> member."""
+    """Waits until `own` is a voter. If `node` is still a member, then waits, for up to SETTLED_S, until the change that
+    made `own` a voter is committed, because the removal must come after it. Returns id -> member."""
     voted_at = None
     while True:
         members, committed = _members(api)
         if members.get(own, {}).get("role") != "voter":
-            voted_at = None  # a new leader may not have that entry
+            voted_at = None  # a new leader may lack the entry that made it a voter
         else:
             voted_at = voted_at or time.monotonic()
             if committed or node not in members or time.monotonic() - voted_at >= SETTLED_S:

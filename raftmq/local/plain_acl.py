@@ -17,7 +17,7 @@ GLOBAL = "globalWhiteRemoteAddresses"
 _RETRY, _DLQ = "%RETRY%", "%DLQ%"
 _WORDS = {"PUB": ["Pub"], "SUB": ["Sub"], "ANY": ["Pub", "Sub"]}
 _TRUE = ("true", "yes", "on")
-"""The words of YAML, in lower case."""
+"""YAML's words for true, in lower case."""
 _KNOWN = (
     "accessKey",
     "secretKey",
@@ -47,7 +47,7 @@ def document_of(text: str) -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]  # the package yaml has no types
-        """A YAML loader that reads such values as `Unquoted`."""
+        """A YAML loader that reads unquoted numbers, booleans and dates as `Unquoted`."""
 
     for kind in ("int", "float", "bool", "timestamp", "value"):
         Loader.add_constructor(

@@ -236,8 +236,8 @@ def _reserve(base: int, count: int) -> bool:
 
 
 def _free_range() -> tuple[int, int]:
-    """Returns the range in which to look for free ports: the first of several ranges that does not overlap the
-    ephemeral ports."""
+    """Returns the range in which to look for free ports: the first range of _PLACES without ephemeral ports, or the
+    part of a range below them if it has PORTS_WANTED ports. If there is none, returns the first range."""
     taken = ephemeral_ports()
     for low, high in _PLACES:
         if taken.stop <= low or high <= taken.start:

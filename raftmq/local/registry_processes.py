@@ -97,7 +97,8 @@ def why_none(data: Path) -> str:
 
 
 def read_registry(data: Path) -> list[RegistryRecord]:
-    """Returns the processes as their files describe them; [] if there are none. Raises ConfigError."""
+    """Returns the processes as their files describe them; [] unless the files of all COUNT processes are there. Raises
+    ConfigError."""
     found = []
     for home in sorted((data / REGISTRY).glob("r*")):
         path = home / "registry.toml"
@@ -205,7 +206,8 @@ def names_another(nodes: Iterable[NodeRecord], records: Sequence[RegistryRecord]
 
 def tell_nodes(nodes: Iterable[NodeRecord], records: Sequence[RegistryRecord], wanted: bool) -> None:
     """Makes nodes register with these processes, or no longer if it is not `wanted`: changes their configuration files,
-    and reloads those of running nodes. Raises LocalError."""
+    and reloads those of running nodes. A node whose file names other processes keeps these, unless `wanted`. Raises
+    LocalError."""
     own = addresses_of(records)
     for node in nodes:
         named = load(node.config_path).cluster.registry
@@ -259,7 +261,7 @@ def answer_of(record: RegistryRecord) -> str:
 
 
 def view_registry(records: Sequence[RegistryRecord]) -> list[RegistryView]:
-    """Asks all processes at the same time."""
+    """Asks all processes at the same time; returns their views."""
     if not records:
         return []
     with concurrent.futures.ThreadPoolExecutor(max_workers=len(records)) as pool:
@@ -268,7 +270,7 @@ def view_registry(records: Sequence[RegistryRecord]) -> list[RegistryView]:
 
 
 def wait_ready(records: Sequence[RegistryRecord], timeout_s: float = READY_S) -> list[RegistryView]:
-    """Waits until each of these processes answers clients, or has ended; returns their views."""
+    """Waits until each of these processes answers clients, or has ended, at most `timeout_s`; returns their views."""
     found: list[RegistryView] = []
 
     def is_over() -> bool:

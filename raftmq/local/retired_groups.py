@@ -86,7 +86,7 @@ def set_aside(data: Path, group: int) -> Path | None:
     removed = folder / REMOVED
     removed.mkdir(exist_ok=True)
     for node in nodes:
-        if node.home.exists():  # an interrupted attempt has already moved the folder
+        if node.home.exists():  # else an interrupted attempt has already moved the folder
             node.home.rename(removed / node.home.name)
         cluster = cluster.without(node.name)
     sync_folder(folder)

@@ -364,8 +364,8 @@ def steps_after_join(config: Config, file: Path, via: str, tls_dir: Path | None)
 
 def _certify_first(config: Config, file: Path, tls_dir: Path | None, via: str | None) -> list[str]:
     """Returns the commands that give the node a certificate before its start, if it needs one and has none: issued by
-    the cluster's CA, for the uuid that the node has now. A node that was made over TLS and speaks none itself is cut
-    off."""
+    the cluster's CA, for the uuid that the node has now. A node that was made over TLS, but whose configuration has no
+    TLS, could not reach the others: its command adds that, too."""
     over_tls = via is not None and chosen_tls() is not None
     if tls_dir is not None or not (config.speaks_tls or over_tls):
         return []

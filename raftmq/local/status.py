@@ -97,7 +97,7 @@ class GroupStatus(NamedTuple):
 
     @property
     def ready(self) -> bool:
-        """True if every node answers and knows the same leader, and the leader accepts writes."""
+        """True if every node, except removed ones, answers and knows the same leader, and the leader accepts writes."""
         known = {view.status.get("leader") if view.status else None for view in self.nodes if not view.is_removed}
         return self.writes_open and known == {self.leader}
 
@@ -204,8 +204,7 @@ def view_addresses(addresses: Sequence[str], timeout_s: float = 1.0) -> GroupSta
     """Returns a view of the cluster through HTTP APIs anywhere ("host:port"): asks each address, and all nodes that the
     first answer names.
 
-    Only the id and the address of a node named there are known: its other ports are given as 0, and it has no process
-    here.
+    Only the id and the address of each node are known: its ports are given as 0, and it has no process on this machine.
     """
     asked, members = _asked(addresses, timeout_s)
     others = _others(asked, members)

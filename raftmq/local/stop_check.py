@@ -31,8 +31,9 @@ def require(
     tell: Callable[[str], object] = lambda text: None,
     otherwise: str = "",
 ) -> dict[str, Any] | None:
-    """Returns the answer once the node may be stopped. Waits at most `wait_s`, and only for replicas that catch up.
-    Raises LocalError if the node may not be stopped; `otherwise` is added to the error's advice."""
+    """Returns the answer once the node may be stopped; None if there is no leader to answer. Waits at most `wait_s`,
+    and only for replicas that catch up. Raises LocalError if the node may not be stopped; `otherwise` is added to the
+    error's advice."""
     deadline = time.monotonic() + wait_s
     while True:
         answer = ask(addresses, node)

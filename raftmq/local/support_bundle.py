@@ -73,7 +73,8 @@ def json_without_secrets(value: Any) -> Any:
 
 
 def files_of_node(address: str) -> Iterator[tuple[str, str]]:
-    """Yields (name, text) for each endpoint of a node; if it could not be fetched, the text says why."""
+    """Yields (name, text) for each endpoint of a node. If the node does not answer, the text is the error, and no
+    further endpoint is asked."""
     for path in ENDPOINTS:
         name = path.partition("?")[0].strip("/").removeprefix("v1/")
         try:

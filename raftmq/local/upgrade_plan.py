@@ -26,7 +26,8 @@ class NodePlan(NamedTuple):
     step: str
     """The node's state in the plan: `done`, `next`, `later` or `down`."""
     why: str
-    """The reason why the node cannot be upgraded next; "" if it can."""
+    """The reason why the node cannot be upgraded now, if `step` is `next` or `down`; "" if it can, and for other
+    steps."""
 
 
 class UpgradePlan(NamedTuple):
@@ -45,7 +46,7 @@ class UpgradePlan(NamedTuple):
 
 
 def view_of(addresses: list[str]) -> dict[str, Any]:
-    """Returns `GET /v1/upgrade` of the first node that answers. Raises LocalError."""
+    """Returns the answer to `GET /v1/upgrade` of the first node that answers. Raises LocalError."""
     return AdminApi(addresses, "raftmq upgrade plan").local("/v1/upgrade")
 
 
@@ -109,8 +110,8 @@ def _in_the_way(addresses: list[str], node: int) -> str:
 
 
 def require_all(plan: UpgradePlan, group: int = FIRST_GROUP) -> None:
-    """Raises LocalError if an upgrade of a group must not begin: if a member is down, or if the versions are too many
-    levels apart."""
+    """Raises LocalError if an upgrade of a group must not begin: if a member is down, or if the installed version's
+    level is more than one above the cluster's."""
     down = [each for each in plan.nodes if each.step == "down"]
     if down:
         name = name_of(group, down[0].node)

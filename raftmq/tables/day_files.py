@@ -1,5 +1,5 @@
-"""Writes a range of a queue as Parquet files in folders by day: the output of a task of
-an export, or of a round of `raftmq table run`.
+"""Writes a range of a queue as Parquet files in folders by day: the output of a task of an export, or of a round of
+`raftmq table run`.
 
 A file contains consecutive messages of one queue and one day (UTC, log time). Its name has the topic, the queue, the
 first offset, and a unique part, so that two attempts never write the same file. On disk the name also has the offset
@@ -23,7 +23,8 @@ ROW_GROUP_ROWS = 1 << 17
 
 
 class DayFile(NamedTuple):
-    """A complete file. `path` is relative to the table's folder, with `/` between the parts."""
+    """A complete file with the messages of one queue from offset `start` up to, not including, `end`. `path` is
+    relative to the table's folder, with `/` between the parts. `bytes`: the size of the file."""
 
     path: str
     day: str

@@ -48,9 +48,9 @@ class DeltaTarget:
     def __init__(
         self, folder: TablePlace, columns: Sequence[str], more: MoreColumns = NO_MORE, log: DeltaLog | None = None
     ) -> None:
-        """Opens the table, or creates it with these columns and `day`. `log`: reads the table; until the commit,
-        nothing else may use it. Raises TableError if it has other columns, deltalake's errors, OSError and
-        StoreFailed."""
+        """Opens the table, or creates it with these columns and `day`. `log`: the DeltaLog that reads the table;
+        nothing else may use it until the commit. Raises TableError if it has other columns, deltalake's errors, OSError
+        and StoreFailed."""
         self._folder = folder
         self._more = more
         self._log = log or DeltaLog(folder)
@@ -128,8 +128,8 @@ class DeltaTarget:
         self, files: Sequence[DayFile], reached: Mapping[tuple[str, int], Position], keeper: int | None = None
     ) -> int:
         """Adds the files and records the positions `reached`; returns the table's version. `keeper`: the random number
-        of a run. With it, every other commit fails that also carries such a number and was made on an older snapshot.
-        Raises LostRace.
+        of a run. With it, any other commit fails afterwards that carries such a number and was made on a snapshot from
+        before this commit. Raises LostRace if another writer was faster, deltalake's errors, OSError and StoreFailed.
 
         A store may carry out a commit although its answer is lost. deltalake then either repeats the commit, finds the
         version taken and reports a conflict, or reports the error. So after an error the table is read again, to see
@@ -178,8 +178,8 @@ class DeltaTarget:
         )
 
     def _names(self, files: Sequence[DayFile]) -> bool:
-        """Reads the table again; returns True if it has the files, which all belong to one commit. Raises deltalake's
-        errors, OSError and StoreFailed."""
+        """Reads the table again; returns True if it has the first of the files, which all belong to one commit; False
+        if `files` is empty. Raises deltalake's errors, OSError and StoreFailed."""
         with delta_told(self._folder):
             self._table.update_incremental()
         return bool(files) and files[0].path.rpartition("/")[2] in self.file_names()

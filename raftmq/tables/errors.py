@@ -14,8 +14,8 @@ class TableError(LocalError):
 
 
 class LostRace(Exception):
-    """Another writer has moved a queue's offset since the snapshot was read. `kept`: the files of this commit that
-    became visible nevertheless; always empty for a Delta table."""
+    """Another writer has changed the table since the snapshot was read. `kept`: the files of this commit that became
+    visible nevertheless; always empty for a Delta table."""
 
     def __init__(self, why: str, kept: Sequence[DayFile] = ()) -> None:
         super().__init__(why)

@@ -49,7 +49,7 @@ def kept(
 
 def upkeep(where: TablePlace, place: IcebergPlace | None, every: int, keep_hours: int) -> Tending:
     """Returns the upkeep of the table during a run. `every`: the number of small files of one day from which on they
-    are merged."""
+    are merged. `keep_hours`: the hours for which files stay that the newest version does not name."""
     if place is None:
         return Upkeep(where, every, keep_hours)
     from raftmq.tables.iceberg_upkeep import IcebergUpkeep

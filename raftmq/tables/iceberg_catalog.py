@@ -70,8 +70,8 @@ def existing(catalog: Catalog, place: IcebergPlace, folder: Path) -> Table:
 
 @contextmanager
 def asking(whom: str) -> Iterator[None]:
-    """A context for requests to a catalog that change nothing. Every error becomes a CatalogError, because the errors
-    of pyiceberg, requests and SQLAlchemy have no common base class."""
+    """A context for requests to a catalog that change nothing. `whom` names the catalog in errors. Every error becomes
+    a CatalogError, because the errors of pyiceberg, requests and SQLAlchemy have no common base class."""
     try:
         yield
     except (LocalError, LostRace):

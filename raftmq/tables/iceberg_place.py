@@ -39,7 +39,7 @@ class IcebergPlace(NamedTuple):
 
 
 def iceberg_folder(where: TablePlace) -> Path:
-    """Returns the folder. Raises LocalError for a place on an object store."""
+    """Returns the place as a folder on disk. Raises LocalError for a place on an object store."""
     if isinstance(where, StoreFolder):
         raise LocalError(
             f"there can be no Iceberg table at {where}",

@@ -372,7 +372,7 @@ def _descends(table: Table, record: Record) -> bool:
 
 
 def _has(table: Table, topic: str, queue_id: int, position: Position) -> bool:
-    """Returns True if the table has the row just before the position."""
+    """Returns True if the table has the row just before the position, or if there is none before it."""
     if not position.offset:
         return True
     row = And(EqualTo("topic", topic), EqualTo("queue_id", queue_id), EqualTo("queue_offset", position.offset - 1))

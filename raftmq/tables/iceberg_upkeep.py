@@ -49,7 +49,8 @@ class IcebergUpkeep:
     """The upkeep of a table between the rounds of a run, as a context."""
 
     def __init__(self, folder: Path, place: IcebergPlace, every: int, keep_hours: int) -> None:
-        """`every`: the number of small files of a day from which on they are merged."""
+        """`every`: the number of small files of a day from which on they are merged. `keep_hours`: as for `expire` and
+        `sweep`."""
         self._folder = folder.absolute()
         self._place = place
         self._every = every
@@ -132,7 +133,7 @@ def _merge(table: Table, folder: Path, day: Any, tasks: Sequence[FileScanTask]) 
 
 
 def _groups(tasks: Sequence[FileScanTask]) -> Iterator[list[FileScanTask]]:
-    """Yields groups of files, each of which becomes one file, in the order in which the files came to the table."""
+    """Yields groups of files, each of which becomes one file, in the order of the files' names."""
     part: list[FileScanTask] = []
     for task in sorted(tasks, key=lambda each: each.file.file_path.rpartition("/")[2]):
         part.append(task)

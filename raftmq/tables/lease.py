@@ -79,7 +79,8 @@ class Lease:
 
     async def take(self, waiting: Callable[[str, float], None]) -> None:
         """Takes the lease, and renews it from now on. If another run has it, first calls `waiting` with that holder and
-        the seconds for which its lease will be watched. Raises Held and StoreError."""
+        the seconds for which its lease will be watched. Raises Held if that run renews its lease meanwhile;
+        StoreError."""
         watched: LeaseText | None = None
         until_s = 0.0
         loop = asyncio.get_running_loop()

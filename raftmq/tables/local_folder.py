@@ -37,7 +37,7 @@ class LocalFolder(NamedTuple):
         return any(self.path.glob(f"{day}*/*.parquet"))
 
     def remove(self, paths: Sequence[str]) -> None:
-        """Removes files. Raises OSError."""
+        """Removes files; one that is missing is no error. Raises OSError."""
         for path in paths:
             (self.path / path).unlink(missing_ok=True)
 

@@ -61,7 +61,7 @@ def moved(target: TableSnapshot, ends: Mapping[Queue, Kept], *, accept_loss: boo
 def missing(target: TableSnapshot, ends: Mapping[Queue, Kept], *, accept_loss: bool) -> list[QueueRange]:
     """Returns the ranges that the table does not have yet. Raises TableError if retention has removed some of them, or
     if the table's position is in another topic of the same name; with `accept_loss`, the queue then begins at the first
-    kept message."""
+    kept message. Always raises TableError if the table's position lies beyond the end of the queue."""
     ranges = []
     for (topic, queue_id), (first, end, counted_in) in ends.items():
         reached = target.reached(topic, queue_id, counted_in)

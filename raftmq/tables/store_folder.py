@@ -98,8 +98,8 @@ class StoreFolder(NamedTuple):
         return any(path.startswith(day) and path.endswith(".parquet") for path in found)
 
     def files(self, prefix: str) -> Iterator[list[str]]:
-        """Yields the paths of files in sub-folders, if the file's own name begins with `prefix`, one page of the
-        store's listing at a time. Raises StoreFailed."""
+        """Yields, for each page of the store's listing, the paths of the files in direct sub-folders whose own names
+        begin with `prefix`. Raises StoreFailed."""
         import obstore
 
         with told(self.url, "the listing"):

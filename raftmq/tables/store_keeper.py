@@ -4,8 +4,8 @@ A store has no lock that ends with a process, and no renaming. A file of a run m
 is about to commit it: one that was paused while its lease ended, or whose process was killed while the store works on
 its last request. So files are removed by this rule, which needs no clock and no lease:
 
-1. Each commit of a run carries a transaction with the run's random number (`DeltaTarget.commit`). Of two commits that
-   do, on the same snapshot, the later one fails, whatever their topics are.
+1. Each commit of a run carries a transaction with the run's random number (`DeltaTarget.commit`). Of two such
+   commits on the same snapshot, the later one fails, whatever their topics are.
 2. A round first reads a snapshot of the table, then writes its files, then commits on this snapshot.
 3. Before a commit, the run lists the files of runs. After the commit has succeeded, it removes those of the list that
    the table, read again, does not name.

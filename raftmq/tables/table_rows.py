@@ -30,8 +30,9 @@ RESERVED = (*COLUMNS, *KAFKA, RAW, ERROR, DAY)
 
 
 class MoreColumns(NamedTuple):
-    """The columns of a table that are made from others. `given`: field -> kind, of the JSON fields that become columns;
-    with `grows`, all other fields become columns too."""
+    """The columns of a table that are made from others: those with Kafka's names if `kafka`, and the fields of JSON
+    bodies if `json`. `given`: field -> kind, of the JSON fields that become columns; with `grows`, all other fields
+    become columns too."""
 
     kafka: bool = False
     json: bool = False

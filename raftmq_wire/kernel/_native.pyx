@@ -909,7 +909,7 @@ cdef inline bint gives(const uint8_t* p, const uint8_t* stop, const char* mark, 
 
 
 cdef bytes value_of(const uint8_t* p, Py_ssize_t size, const char* mark, Py_ssize_t mark_size):
-    """See `raftmq_wire.properties.property_of`."""
+    """Returns the value of one property; b"" if no entry gives it a value. `mark`: the property's name and 0x01."""
     cdef const uint8_t* end = p + size
     cdef const uint8_t* stop
     cdef const uint8_t* value = NULL
@@ -925,7 +925,7 @@ cdef bytes value_of(const uint8_t* p, Py_ssize_t size, const char* mark, Py_ssiz
 
 
 def property_of(bytes properties not None, bytes mark not None):
-    """See `raftmq_wire.properties.property_of`."""
+    """Returns the value of one property; the twin of `raftmq_wire.properties.property_of`."""
     return value_of(
         <const uint8_t*>PyBytes_AS_STRING(properties), PyBytes_GET_SIZE(properties),
         PyBytes_AS_STRING(mark), PyBytes_GET_SIZE(mark),
@@ -1241,8 +1241,9 @@ cdef class Intake(PlainBatches):
         return send
 
     cdef tuple _right(self, object judge, Header* h, Marks* marks, bytes topic, bytes body):
-        """Returns the right by which a user may send to the topic; None if the send does not have the user's signature,
-        or the user has no right."""
+        """Returns the right by which a user may send to the topic: (the user's id, the inner and the outer SHA-1 object
+        of `raftmq_wire.signature.begun`, the user's secret). Returns None if the send does not have the user's
+        signature, or the user has no right."""
         cdef Mark* field
         cdef Mark* name = NULL
         cdef Mark* signature = NULL

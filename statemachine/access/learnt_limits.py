@@ -284,8 +284,8 @@ def _packed(messages: Sequence[int], size: Sequence[int]) -> bytes:
 
 
 def parse_learnt(name: object, row: object) -> tuple[ImportName, LearntHead | bytes | None]:
-    """Checks a name and a row of the truth, and returns both in the form that `Learnt.copy` takes. Raises
-    InvalidCommandError."""
+    """Checks the name and the row of learnt limits that were copied from the first group of brokers, and returns both
+    in the form that `Learnt.copy` takes. Raises InvalidCommandError if one of them is malformed."""
     number, topic = _converted(name, tuple[U63, bytes])
     if (number, topic) == HEAD:
         return HEAD, None if row is None else _head(_converted(row, HeadRow))

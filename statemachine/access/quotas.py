@@ -5,12 +5,12 @@ A row has a *subject*, a text that says whom the row limits, and *limits*, a map
 The leader that proposes a change knows which limits exist (`cluster.flow.quota_buckets`); to this module their names
 have no meaning. The state machine itself never uses a limit: the leader enforces limits before it proposes anything.
 
-Subjects, `*` for everybody who has no row of his own:
+Subjects; `*` as a name means everybody without a row of their own:
 
     user=NAME              sends and pulls signed by the user
     user=NAME,topic=NAME   the same, of one topic, instead of the row of the user
-    address=IP             those that no user has signed, from one address
-    topic=NAME             those of a topic, whoever asks
+    address=IP             sends and pulls that no user has signed, from one address
+    topic=NAME             sends and pulls of the topic, by any user or address
 """
 
 from __future__ import annotations
@@ -110,7 +110,8 @@ Limits = Annotated[dict[str, Annotated[int, Meta(ge=1, le=VALUE_MAX)]], Meta(min
 
 
 def parse_quota(subject: str, row: object) -> tuple[str, Quota]:
-    """Returns the subject and the quota of a row of the truth. Raises InvalidCommandError."""
+    """Returns the subject and the quota of a row that was copied from the first group of brokers. Raises
+    InvalidCommandError if the row is malformed."""
     limits, changed_ms, changed_by = _converted(row)
     return checked_subject(subject), Quota(_checked_limits(limits), changed_ms, changed_by)
 
@@ -122,7 +123,8 @@ def _converted(row: object) -> tuple[dict[str, int], int, str]:
 
 
 def checked_subject(text: str) -> str:
-    """Checks the text of a subject, and returns it in the form that rows have. Raises InvalidCommandError."""
+    """Checks the text of a subject, and returns it in the form that rows have. Raises InvalidCommandError, which says
+    what is wrong with it."""
     try:
         return str(parse_subject(text))
     except ValueError as error:
@@ -177,8 +179,8 @@ class Quotas(Family):
 
     @applies(SetQuotas)
     def set(self, stage: Stage, command: SetQuotas) -> CommandResult:
-        """Sets and removes quotas: all of the command's, or none if there would be more than QUOTAS_MAX. The result's
-        value is the number of quotas that changed."""
+        """Sets and removes quotas: all of the command's, or none (result `refused`) if there would be more than
+        QUOTAS_MAX. The result's value is the number of quotas that changed."""
         wanted: dict[str, Quota | None] = {}
         for text, limits in command.quotas:
             subject = checked_subject(text)

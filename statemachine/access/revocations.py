@@ -101,7 +101,11 @@ class Revocations(Family):
     @applies(Revoke)
     def revoke(self, stage: Stage, command: Revoke) -> CommandResult:
         """Revokes rights. If an equal revocation waits for the first group, this one replaces it. The result's value is
-        the new revocation's number."""
+        the new revocation's number. The result is `refused` in the first group, or if no enabled Super would be left;
+        it is `not_found` if there is nothing to take away.
+
+        Raises InvalidCommandError if the act is malformed, or WAITING_MAX revocations wait already.
+        """
         if self._own == FIRST_GROUP:
             return CommandResult(False, "refused", f"group {FIRST_GROUP} changes users and rules themselves")
         act = _act(command.act)

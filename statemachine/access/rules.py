@@ -177,7 +177,7 @@ class Need(NamedTuple):
 
 
 def parse_resource(words: str) -> Resource:
-    """Parses a resource as RocketMQ writes it. Raises InvalidCommandError."""
+    """Parses a resource as RocketMQ writes it. Raises InvalidCommandError, which says what is wrong with it."""
     if len(words) > RESOURCE_LENGTH_MAX:
         raise InvalidCommandError(f"a resource has at most {RESOURCE_LENGTH_MAX} characters, not {len(words)}")
     if words == "*":
@@ -196,7 +196,7 @@ def parse_resource(words: str) -> Resource:
 
 
 def parse_actions(names: Sequence[str]) -> frozenset[Action]:
-    """Parses the names of actions, in upper or lower case. Raises InvalidCommandError."""
+    """Parses the names of actions, in upper or lower case. Raises InvalidCommandError if one of them is unknown."""
     found = [_ACTIONS.get(name.lower()) for name in names]
     if None in found:
         known = ", ".join(ACTION_NAMES.values())
@@ -205,7 +205,8 @@ def parse_actions(names: Sequence[str]) -> frozenset[Action]:
 
 
 def parse_rule(row: RuleRow) -> Rule:
-    """Parses a rule as commands carry it. Raises InvalidCommandError."""
+    """Parses a rule as commands carry it. Raises InvalidCommandError if its resource, an action or a source is
+    malformed."""
     policy, resource, actions, sources, allow = row
     return Rule(Policy(policy), parse_resource(resource), parse_actions(actions), _parse_sources(sources), allow)
 
@@ -221,7 +222,7 @@ def _parse_sources(sources: Sequence[str]) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def network(text: str) -> Network:
-    """Parses an address, or a network such as 10.0.0.0/8. Raises ValueError."""
+    """Parses an address, or a network such as 10.0.0.0/8. Raises ValueError if the text is neither."""
     return ipaddress.ip_network(text, strict=False)
 
 

@@ -47,7 +47,7 @@ class User:
     created_ms: int
     """Log time at which the user was created."""
     version: int
-    """The version of the last change to the user or its rules."""
+    """The version (`Access.version`) of the last change to the user, its rules, tokens or revocations."""
     rules: tuple[Rule, ...] = ()
     tokens: tuple[bytes, ...] = ()
     """The SHA-256 of each of the user's tokens."""
@@ -69,8 +69,8 @@ class Token(NamedTuple):
 
 @dataclass(slots=True)
 class CopiedUser:
-    """The part of a page of the truth about one user: its row if that changed, and the rules and tokens that
-    changed."""
+    """The changes of one user that were copied from the first group of brokers in one page (truth.py): its row if that
+    changed, and the rules and tokens that changed."""
 
     user: User | None = None
     """The user without rules and tokens; None if its row did not change."""
@@ -116,7 +116,7 @@ def no_user(user_id: int) -> CommandResult:
 
 
 def checked_user_name(name: str) -> str:
-    """Returns `name` if it is a valid user name. Raises InvalidCommandError."""
+    """Returns `name` if it is a valid user name; otherwise raises InvalidCommandError."""
     if not NAME.fullmatch(name):
         raise InvalidCommandError(
             f"a user name has 1 to 64 letters, digits and . _ @ -, and begins with a letter or digit, not {name!r:.100}"
@@ -125,7 +125,7 @@ def checked_user_name(name: str) -> str:
 
 
 def kind_of(user: User) -> str:
-    """Returns the kind of a user, as RocketMQ's tools name it."""
+    """Returns the kind of a user, as RocketMQ's tools name it: "Super" or "Normal"."""
     return "Super" if user.is_super else "Normal"
 
 
@@ -135,7 +135,7 @@ def told(rule: Rule) -> str:
 
 
 def listed(texts: list[str]) -> str:
-    """Returns the first few of the texts, joined, and the number of those left out."""
+    """Returns the first three of the texts, joined by commas, and the number of those left out."""
     return ", ".join(texts[:3]) + (f" and {len(texts) - 3} more" if len(texts) > 3 else "")
 
 
@@ -145,7 +145,7 @@ def last_super(user: User) -> CommandResult:
 
 
 def in_order(rules: list[Rule]) -> tuple[Rule, ...]:
-    """Returns the rules in the order in which a user keeps them."""
+    """Returns the rules in the order in which a user keeps them: by policy, then by resource as written."""
     return tuple(sorted(rules, key=lambda rule: (rule.policy, str(rule.resource))))
 
 
@@ -155,7 +155,7 @@ def rule_place(rule: Rule) -> tuple[int, str]:
 
 
 def rule_name(user_id: int, rule: Rule) -> tuple[int, int, str]:
-    """Returns the name of a rule in the journal of the truth."""
+    """Returns the name of a rule in the journal of what groups of brokers copy (truth_journal.py)."""
     return (user_id, *rule_place(rule))
 
 
@@ -165,12 +165,12 @@ def rule_key(user_id: int, rule: Rule) -> bytes:
 
 
 def user_row(user: User) -> list[Any]:
-    """Returns the fields of a user that other groups copy (the truth), without its rules and tokens."""
+    """Returns the fields of a user that other groups of brokers copy (truth.py), without its rules and tokens."""
     return [user.name, user.is_super, user.enabled, user.secret, user.key_id, user.created_ms]
 
 
 def pack_user(user: User) -> bytes:
-    """Returns the user's row."""
+    """Returns the packed value of the user's row."""
     row: bytes = msgpack.packb([*user_row(user), user.version])
     return row
 

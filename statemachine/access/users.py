@@ -198,14 +198,15 @@ class Access(Family):
             del self.tokens[digest]
 
     def show(self, stage: Stage, user_id: int) -> None:
-        """Has the next `publish` show the user again, because its revocations changed."""
+        """Makes the next `publish` show the user to readers again, because its revocations changed."""
         user = self._ids.get(user_id)
         if user is not None:
             self._begin_version(stage)
             self._store(stage, user)
 
     def show_token(self, stage: Stage, digest: bytes) -> None:
-        """Has the next `publish` show the token again, because its revocation changed."""
+        """Makes the next `publish` show the token and its user to readers again, because the token's revocation
+        changed."""
         row = stage.get(META, meta_keys.token_key(digest))
         token = self._tokens[digest] = None if row is None else Token(*msgpack.unpackb(row))
         if token is not None:
@@ -226,7 +227,8 @@ class Access(Family):
     @applies(CreateUser)
     def create_user(self, stage: Stage, command: CreateUser) -> CommandResult:
         """Creates a user with an id to which its secret is bound. The result is `conflict` if that is not the next free
-        id, and `exists` if the name is taken; otherwise its value is the id."""
+        id, and `exists` if the name is taken; otherwise its value is the id. Raises InvalidCommandError if the name is
+        not valid, there are USERS_MAX users, or the secret is not encrypted with the recorded key."""
         asked, user_id = command.origin, command.user_id
         name = checked_user_name(command.name)
         if name in self._names:
@@ -246,7 +248,8 @@ class Access(Family):
     @applies(ChangeUser)
     def change_user(self, stage: Stage, command: ChangeUser) -> CommandResult:
         """Changes `super`, `enabled` or `secret` ([bytes, key id]) of a user. From OWNERS_LEVEL on, its tokens end with
-        the secret, except those whose labels `keep_tokens` lists. The result's value is True if anything changed."""
+        the secret, except those whose labels `keep_tokens` lists. The result's value is True if anything changed. The
+        result is `not_found` if there is no such user, and `refused` if no enabled Super would be left."""
         asked, changes = command.origin, command.changes
         user = self._ids.get(command.user_id)
         if user is None:
@@ -280,7 +283,7 @@ class Access(Family):
 
     @applies(RemoveUser)
     def remove_user(self, stage: Stage, command: RemoveUser) -> CommandResult:
-        """Removes a user, its rules and its tokens."""
+        """Removes a user, its rules and its tokens. The result is `refused` for the last enabled Super."""
         asked = command.origin
         user = self._ids.get(command.user_id)
         if user is None:
@@ -301,7 +304,8 @@ class Access(Family):
 
     @applies(SetRules)
     def set_rules(self, stage: Stage, command: SetRules) -> CommandResult:
-        """Adds rules to a user. A rule replaces the user's earlier one with the same policy and resource."""
+        """Adds rules to a user. A rule replaces the user's earlier one with the same policy and resource. The result's
+        value is True if anything changed."""
         asked = command.origin
         user = self._ids.get(command.user_id)
         if user is None:
@@ -322,8 +326,9 @@ class Access(Family):
 
     @applies(RemoveRules)
     def remove_rules(self, stage: Stage, command: RemoveRules) -> CommandResult:
-        """Removes a user's rule with this policy and resource; all rules of the policy if the resource is None; all
-        rules if both are None. The result's value is the number of removed rules."""
+        """Removes a user's rules with this policy and resource. None as the policy means every policy, None as the
+        resource every resource. The result's value is the number of removed rules; the result is `not_found` if there
+        is no such rule."""
         asked = command.origin
         user = self._ids.get(command.user_id)
         if user is None:
@@ -344,7 +349,8 @@ class Access(Family):
 
     @applies(PutToken)
     def put_token(self, stage: Stage, command: PutToken) -> CommandResult:
-        """Adds a token to a user. The log contains only the token's SHA-256."""
+        """Adds a token to a user; the result is `exists` if any user has it. The log contains only the token's
+        SHA-256."""
         asked, digest = command.origin, command.digest
         user = self._ids.get(command.user_id)
         if user is None:
@@ -364,7 +370,7 @@ class Access(Family):
 
     @applies(RemoveToken)
     def remove_token(self, stage: Stage, command: RemoveToken) -> CommandResult:
-        """Removes the token with this SHA-256 from its user."""
+        """Removes the token with this SHA-256 from its user. The result is `not_found` if there is none."""
         asked, digest = command.origin, command.digest
         token = self._token(digest)
         if token is None:
@@ -377,8 +383,8 @@ class Access(Family):
 
     @applies(SetAuthMode)
     def set_mode(self, stage: Stage, command: SetAuthMode) -> CommandResult:
-        """Sets the mode in which requests are judged. The mode `enforce` is refused without an enabled Super. The
-        result's value is True if the mode changed."""
+        """Sets the mode in which requests are judged. The result is `refused` for the mode `enforce` without an enabled
+        Super; otherwise its value is True if the mode changed."""
         asked, mode = command.origin, command.mode
         if mode not in MODES:
             raise InvalidCommandError(f"the mode is {', '.join(MODES)}, not {mode!r:.100}")
@@ -393,8 +399,8 @@ class Access(Family):
 
     @applies(SetAuthKey)
     def set_key(self, stage: Stage, command: SetAuthKey) -> CommandResult:
-        """Records the id of the key with which secrets are encrypted. Refused while any user's secret is encrypted with
-        another key."""
+        """Records the id of the key with which secrets are encrypted. The result's value is True if the key changed.
+        The result is `refused` if another key is to be recorded while there are users."""
         asked, key = command.origin, command.key
         if key == self._key:
             return done(False)
@@ -408,7 +414,8 @@ class Access(Family):
     @applies(RotateAuthKey)
     def rotate_key(self, stage: Stage, command: RotateAuthKey) -> CommandResult:
         """Records another key with which secrets are encrypted from now on. Secrets that the key before encrypted stay
-        until `reseal`. The result's value is True if the key changed."""
+        until `reseal`. The result's value is True if the key changed. Raises InvalidCommandError if no key is recorded
+        yet, or the new one is ""."""
         asked, key = command.origin, command.key
         if key == self._key:
             return done(False)
@@ -488,7 +495,8 @@ class Access(Family):
         self._store(stage, replace(user, rules=in_order([*rules.values()]), tokens=tuple(sorted(tokens))))
 
     def _renamed(self, stage: Stage, user_id: int, user: User) -> User:
-        """Gives the name of a copied user to this id, even if another user had it. Returns the user."""
+        """Gives the name of a copied user to this id. If another user has the name, that user is removed. Returns the
+        copied user."""
         other = self._names.get(user.name)
         if other is not None and other != user_id:  # the same copy contains the end of the other user
             self.copy_user(stage, other, CopiedUser(ended=True))

@@ -45,7 +45,7 @@ class GroupState(IntEnum):
 
 
 class BrokerGroup(NamedTuple):
-    """A group of brokers."""
+    """A group of brokers: its name, its aliases and its state."""
 
     name: str
     aliases: int
@@ -72,7 +72,7 @@ class BrokerGroup(NamedTuple):
 
 
 def parse_group(row: object) -> BrokerGroup:
-    """Returns the group whose row has these fields. Raises InvalidCommandError."""
+    """Returns the group whose row has these fields. Raises InvalidCommandError if the fields are malformed."""
     fields = _converted(row)
     group = BrokerGroup(checked_name(fields[0]), *fields[1:])
     if group.is_active and len(fields) > _FIELDS_OF_ACTIVE:
@@ -168,8 +168,9 @@ class BrokerGroups(Family):
 
     @applies(AddBrokerGroup)
     def add(self, stage: Stage, command: AddBrokerGroup) -> CommandResult:
-        """Adds a group. The second one begins the journal of the truth; the result's value is the BrokerGroup. The
-        group counts as added once the journal is ready (`TruthJournal.is_ready`)."""
+        """Adds a group. The second one begins the journal of the truth. The group counts as added once the journal is
+        ready (`TruthJournal.is_ready`). The result is `exists` if the number is taken; otherwise its value is the
+        BrokerGroup."""
         number, first = command.number, command.first
         if number in self._groups:
             return CommandResult(False, "exists", f"there is a group {number} already")
@@ -190,8 +191,9 @@ class BrokerGroups(Family):
 
     @applies(DrainBrokerGroup)
     def drain(self, stage: Stage, command: DrainBrokerGroup) -> CommandResult:
-        """Begins or ends the drain of a group. The result's value is the BrokerGroup; if the group already drains,
-        nothing changes, and the drain keeps its time."""
+        """Begins or ends the drain of a group. If the group already drains, a further drain changes nothing and keeps
+        the time. The result is `not_found` if there is no such group, and `refused` if it has retired; otherwise its
+        value is the BrokerGroup."""
         group = self._groups.get(command.number)
         if group is None:
             return not_found(f"there is no group {command.number}")
@@ -206,8 +208,9 @@ class BrokerGroups(Family):
 
     @applies(RetireBrokerGroup)
     def retire(self, stage: Stage, command: RetireBrokerGroup) -> CommandResult:
-        """Retires a group. It need not drain: the drain may have been cancelled after the group's log was closed. The
-        result's value is the BrokerGroup. A group that has retired already is not changed."""
+        """Retires a group. It need not drain: the drain may have been cancelled after the group's log was closed. A
+        group that has retired already is not changed. The result is `not_found` if there is no such group; otherwise
+        its value is the BrokerGroup."""
         group = self._groups.get(command.number)
         if group is None:
             return not_found(f"there is no group {command.number}")
@@ -257,7 +260,7 @@ def usual_name(first: str, number: int) -> str:
 
 
 def checked_name(name: str) -> str:
-    """Returns `name` if a group of brokers may have it. Raises InvalidCommandError."""
+    """Returns `name` if a group of brokers may have it; otherwise raises InvalidCommandError."""
     if not NAME.fullmatch(name):
         raise InvalidCommandError(f"a group of brokers has a name of letters, digits and . _ -, not {name!r:.100}")
     return name
@@ -269,7 +272,7 @@ def _unpack_row(row: bytes) -> BrokerGroup:
 
 
 def _converted(row: object) -> tuple[Any, ...]:
-    """Returns the fields of a row, checked one by one. Raises InvalidCommandError."""
+    """Returns the fields of a row, checked one by one. Raises InvalidCommandError if one is malformed."""
     longer = isinstance(row, (list, tuple)) and len(row) > _FIELDS_OF_ACTIVE
     kind: Any = tuple[str, Aliases, GroupState, U64] if longer else tuple[str, Aliases]
     fields: tuple[Any, ...] = converted(row, kind)

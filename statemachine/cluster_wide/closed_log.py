@@ -40,7 +40,7 @@ class CloseBrokerGroup(Command, tag="close_broker_group", frozen=True):
     since_ms: U64
     """The drain that the command ends, by its `BrokerGroup.since_ms`."""
     checked: U64
-    """Index of the applied entry as of which the leader checked which messages are left."""
+    """The applied index at which the leader checked which messages were left."""
     force: bool
     """True to close the log although messages are left."""
 
@@ -86,8 +86,9 @@ class ClosedLog(Family):
 
     @applies(CloseBrokerGroup)
     def close(self, stage: Stage, command: CloseBrokerGroup) -> CommandResult:
-        """Closes the log, unless a message came after the entry `command.checked`, or another drain is in progress. The
-        result's value is the LogEnd. A log that is closed already is not changed."""
+        """Closes the log. The result is `refused` if a message came after the entry `command.checked`, or if the drain
+        that the command names has ended; otherwise its value is the LogEnd. A log that is closed already is not
+        changed."""
         end = self._end
         if self.is_shut:
             return done(end)

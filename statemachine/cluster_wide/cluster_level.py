@@ -44,7 +44,8 @@ class ClusterLevel(Family):
 
     @applies(Finalize)
     def finalize(self, stage: Stage, command: Finalize) -> CommandResult:
-        """Raises the level. The result's value is the level afterwards."""
+        """Raises the level; a level that the cluster has already changes nothing. The result's value is the level
+        afterwards. Raises InvariantViolationError, which stops the node, if this version does not know the level."""
         level = command.level
         if level > self._known:
             raise InvariantViolationError("\n".join(why_above("the log", level, self._known)))

@@ -39,8 +39,8 @@ class Members(Family):
 
     @applies(Acknowledge)
     def acknowledge(self, stage: Stage, command: Acknowledge) -> CommandResult:
-        """Records that an operator acknowledged a membership event, which must be the newest one. The result's value is
-        its index."""
+        """Records that an operator acknowledged the newest membership event. The result's value is its index. The
+        result is `not_found` if another index was acknowledged."""
         index = command.index
         if self._membership is None or self._membership.index != index:
             return not_found(f"no event at index {index}")

@@ -3,7 +3,7 @@
 A change names the version it was made for, so two changes that were checked against the same configuration cannot both
 take effect. The leader that proposes a change knows the meaning and the range of each key
 (`cluster.config.cluster_keys`); to this module keys are mere names, and values are integers, texts or booleans. The
-state machine itself reads no setting. What depends on a setting, the leader writes into entries.
+state machine itself reads no setting: the leader writes everything that depends on a setting into entries.
 
 The module also holds the list of nodes in maintenance, which an operator sets and which survives restarts.
 """
@@ -214,14 +214,16 @@ class SettingReads(Reads):
 
 
 def _checked_values(values: Mapping[str, object]) -> dict[str, SettingValue]:
-    """Returns the key-value map of a command, sorted by key. Raises InvalidCommandError."""
+    """Returns the key-value map of a command, sorted by key. Raises InvalidCommandError if it is empty, too large, or
+    has a malformed key or value."""
     if not values or len(values) > KEYS_MAX:
         raise InvalidCommandError(f"values must be a map of 1 to {KEYS_MAX} keys")
     return {key: checked_value(key, value) for key, value in sorted(values.items())}
 
 
 def checked_value(key: str, value: object) -> SettingValue:
-    """Returns the value if a key of the configuration may have it. Raises InvalidCommandError."""
+    """Returns the value if a key of the configuration may have it. Raises InvalidCommandError if it may not, or if
+    `key` has not the form of a key."""
     if len(key) > KEY_LENGTH_MAX or not KEY.fullmatch(key):
         raise InvalidCommandError(f"a key is section.name, not {key!r}")
     if isinstance(value, str) and len(value) > VALUE_LENGTH_MAX:

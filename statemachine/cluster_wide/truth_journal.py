@@ -84,8 +84,8 @@ class ForgetEnds(Command, tag="forget_ends", frozen=True):
 
 class TruthJournal(Family):
     """The journal. Families whose rows belong to the truth call `note`, `end` and `drop` on the apply thread. The three
-    do nothing in a group that keeps no journal. Any thread may use `version`, `forgotten`, `is_kept`, `is_ready`,
-    `changes`, `is_newest` and `followed_from`."""
+    do nothing in a group that keeps no journal. Any thread may use `version`, `forgotten`, `oldest_end`, `is_kept`,
+    `is_ready`, `changes`, `is_newest` and `followed_from`."""
 
     ROWS = ((META, meta_keys.JOURNAL_KEY), (META, meta_keys.TRUTH_PREFIX))
     LATER_ROWS = (
@@ -124,8 +124,8 @@ class TruthJournal(Family):
 
     def followed_from(self, group: int) -> int:
         """Returns the lowest version, apart from 0, from which a group of brokers may continue its copy: that of the
-        newest forgotten end. Returns 0 for a group that was added after that end was recorded: no name that ended
-        before was ever sent to it, so it misses no end wherever its first copy has come to."""
+        newest forgotten end. Returns 0 for a group that was added after that end was recorded: the group never got a
+        name that had ended before, so it cannot have missed an end."""
         is_newer = self._rows.get((TruthKind.BROKER_GROUP, group), 0) > self.forgotten
         return 0 if is_newer else self.forgotten
 
@@ -172,8 +172,8 @@ class TruthJournal(Family):
 
     @applies(ForgetEnds)
     def forget(self, stage: Stage, command: ForgetEnds) -> CommandResult:
-        """Removes rows of ends. The result's value is True if more rows of ends up to the command's version are
-        left."""
+        """Removes the rows of ends up to the command's version, the oldest first, at most FORGOTTEN_MAX. The result's
+        value is True if more of them are left."""
         going: list[tuple[TruthKind, TruthName]] = []
         more = False
         for each, version in self._ends.items():

@@ -80,7 +80,8 @@ class ConsumerOffsets(QueueRows[int]):
 
     @applies(ResetOffsets)
     def reset(self, stage: Stage, command: ResetOffsets) -> CommandResult:
-        """Moves the offsets of those queues that exist. The result's value is their number."""
+        """Moves the offsets of those queues that exist. The result's value is their number. The result is `not_found`
+        if there is no such group."""
         group = command.group
         if not self._groups.exists(group):
             return not_found(f"no group {group!r}")

@@ -105,21 +105,21 @@ _SETTINGS = (*_CONFIG_FIELDS[1:], "refuses_broadcasts")
 
 
 def group_settings(group: GroupConfig) -> list[Any]:
-    """Returns the fields of a group that other groups of brokers copy (the truth): its settings, without its
+    """Returns the fields of a consumer group that groups of brokers copy (truth.py): its settings, without its
     subscriptions."""
     return [dict(value) if isinstance(value := getattr(group, name), Mapping) else value for name in _SETTINGS]
 
 
 def settings_map(row: Sequence[object]) -> dict[str, object]:
-    """Converts a list that `group_settings` returned back into a map from field to value. Raises
-    InvalidCommandError."""
+    """Converts a list that `group_settings` returned back into a map from field to value. Raises InvalidCommandError
+    if the list has another length."""
     if len(row) != len(_SETTINGS):
         raise InvalidCommandError(f"a group has {len(_SETTINGS)} settings, not {len(row)}")
     return dict(zip(_SETTINGS, row, strict=True))
 
 
 def check_group_name(name: Any) -> str:
-    """Returns `name` if it is a valid name of a consumer group. Raises InvalidCommandError."""
+    """Returns `name` if it is a valid name of a consumer group; otherwise raises InvalidCommandError."""
     return checked_name(name, "group name", NAME_LENGTH_MAX)
 
 
@@ -173,7 +173,8 @@ class Groups(Family):
 
     @applies(PutGroup)
     def put(self, stage: Stage, command: PutGroup) -> CommandResult:
-        """Creates the group, or updates the given fields of an existing one. The result's value is its GroupConfig."""
+        """Creates the group, or updates the given fields of an existing one. With `if_absent`, an existing group stays
+        as it is, and the result is `exists`. The result's value is the group's GroupConfig."""
         config = command.config
         check_fields(config, frozenset(_CONFIG_FIELDS))
         name = check_group_name(config.get("name"))
@@ -194,7 +195,8 @@ class Groups(Family):
 
     @applies(Subscribe)
     def subscribe(self, stage: Stage, command: Subscribe) -> CommandResult:
-        """Replaces the group's subscriptions. The result's value is its GroupConfig."""
+        """Replaces the group's subscriptions. The result's value is its GroupConfig. The result is `not_found` if there
+        is no such group."""
         group = self.current(command.group)
         if group is None:
             return not_found(f"no group {command.group!r}")
@@ -235,7 +237,7 @@ class GroupReads(Reads):
 
     @property
     def groups(self) -> SortedMap[str, GroupConfig]:
-        """Every consumer group by name, in a map that changes like `topics`."""
+        """Every consumer group by name, in a map that changes like `TopicReads.topics`."""
         return self._groups.by_name
 
 

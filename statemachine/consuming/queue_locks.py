@@ -63,7 +63,7 @@ class LockQueues(Command, tag="lock_queues", frozen=True):
 
 
 class LockQueuesOf(Command, tag="lock_queues_of", frozen=True):
-    """The same as `LockQueues`, for a client with an authenticated user."""
+    """Asks for locks as `LockQueues` does, for a client with an authenticated user."""
 
     LEVEL: ClassVar[int] = OWNERS_LEVEL
     user: NumberFrom1
@@ -83,7 +83,7 @@ class UnlockQueues(Command, tag="unlock_queues", frozen=True):
 
 
 class UnlockQueuesOf(Command, tag="unlock_queues_of", frozen=True):
-    """The same as `UnlockQueues`, for a client with an authenticated user."""
+    """Releases locks as `UnlockQueues` does, for a client with an authenticated user."""
 
     LEVEL: ClassVar[int] = OWNERS_LEVEL
     user: NumberFrom1
@@ -126,9 +126,9 @@ class QueueLocks(QueueRows[QueueLock]):
 
     @applies(LockQueues)
     def lock(self, stage: Stage, command: LockQueues) -> CommandResult:
-        """Grants the client the locks of those queues that no other client holds. The result's value lists the queues
-        that the client now holds, [[topic_id, queue_id], ...]. Expired locks that no client takes are removed by
-        `expire_slice`."""
+        """Grants the client the locks of those queues that exist and that no other client holds. The result's value
+        lists them, [[topic_id, queue_id], ...]; the result is `not_found` if there is no such group. `expire_slice`
+        removes expired locks that no client takes."""
         return self._lock(stage, command, NO_OWNER)
 
     @applies(LockQueuesOf)

@@ -108,7 +108,8 @@ class HalfMessages(Family):
         self._added_ms: int | None = None
         """The earliest check time that the batch being applied has added; None if it added none."""
         self._first_gone = False
-        """True if the batch being applied has removed a row with the check time `check_ms`."""
+        """True if the batch being applied has removed a row with the check time `check_ms` or `_added_ms`, so that the
+        earliest check time has to be searched for."""
 
     # -- any thread
 

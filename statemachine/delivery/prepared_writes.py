@@ -187,14 +187,15 @@ class PreparedWrites(Family):
         """Makes this family of rows for one state. `families` has the families on which it depends."""
         return cls(families.kv, families[StagedWrites], families[BrokerGroups], families.group)
 
-    # -- apply: another group
+    # -- apply: every group but the first
 
     @applies(PrepareWrite)
     def prepare(self, stage: Stage, command: PrepareWrite) -> CommandResult:
         """Prepares the write with its winning attempts. The result's value is the number of their messages. A repeated
         command changes nothing. The result is an error for the reasons of `commit_write`. It is PREPARED, with a
-        decider's number, if another write of the name is prepared, or if another write has this decider; FULL if there
-        are PREPARED_MAX prepared writes."""
+        decider's number, if another write of the name is prepared, or if another write has this decider; INCOMPLETE if
+        the write is prepared with other attempts; FULL if there are PREPARED_MAX prepared writes; `refused` in the
+        first group. Raises InvalidCommandError if no attempt is named, or one twice."""
         if self._own == FIRST_GROUP:
             return CommandResult(False, "refused", f"group {FIRST_GROUP} commits a write and does not prepare it")
         name, write, counts = command.name, command.write, dict(command.winners)
@@ -255,7 +256,8 @@ class PreparedWrites(Family):
     @applies(CommitGroups)
     def commit(self, stage: Stage, command: CommitGroups) -> CommandResult:
         """Commits the write in all groups, if its decider is open and has no messages, and otherwise as `commit_write`
-        does. The result's value is the number of messages that the write brings in the first group."""
+        does. The result's value is the number of messages that the write brings in the first group. Raises
+        InvalidCommandError if no other group is named, one is named twice or does not exist."""
         groups = sorted(set(command.groups))
         if not groups or len(groups) < len(command.groups):
             raise InvalidCommandError("no other group is named, or one is named twice")

@@ -34,12 +34,12 @@ STAGED_DUE = 1 << 63
 NAME_MAX = 255
 """The most characters of a write's name."""
 ATTEMPTS_MAX = 65_536
-"""The most attempts in the state at once, open, committed or discarded. Above it `open_attempt` is refused."""
+"""The most attempts in the state at once, whatever their state. At this number `open_attempt` is refused."""
 WINNERS_MAX = 4_096
 """The most attempts that a commit may name. The commit changes a row for each."""
 LOSERS_AT_ONCE = 16
-"""The number of losing attempts of the same name that a commit itself discards. If there are more, slices discard them
-(removals.py)."""
+"""The most attempts of the same name that are left open when a commit itself discards the losers among them. If there
+are more, slices discard the losers (removals.py)."""
 COMMITTED, INCOMPLETE, FULL, PREPARED = "committed", "incomplete", "full", "prepared"
 """Codes of command results. COMMITTED: the write, or a later one of the name, was committed before. INCOMPLETE: an
 attempt is missing or incomplete. FULL: there are too many attempts. PREPARED: a write of the name is prepared and waits
@@ -203,7 +203,8 @@ class StagedWrites(Family):
 
     @applies(OpenAttempt)
     def open(self, stage: Stage, command: OpenAttempt) -> CommandResult:
-        """Opens a new attempt at the write. The result's value is the attempt's number."""
+        """Opens a new attempt at the write. The result's value is the attempt's number. The result is COMMITTED if the
+        write is not newer than the last committed one of its name, FULL if there are ATTEMPTS_MAX attempts."""
         name, write, now_ms = command.name, command.write, command.now_ms
         before = self._committed(stage, name)
         if before is not None and write <= before.write:
@@ -251,14 +252,19 @@ class StagedWrites(Family):
     @applies(CommitWrite)
     def commit(self, stage: Stage, command: CommitWrite) -> CommandResult:
         """Commits the write with its winning attempts. A write that is not newer than the last committed one of its
-        name is refused with the code COMMITTED and the number of that last write. Slices discard the other attempts if
-        there are many. The result's value is the number of messages that the write brings."""
+        name is refused with the code COMMITTED and the number of that last write. The result is INCOMPLETE, with the
+        reason, if an attempt is not open at this write or has another number of messages. The result is PREPARED, with
+        the write's number, if a write of the name waits for its decision. Otherwise its value is the number of messages
+        that the write brings. Slices discard the other attempts if there are many.
+
+        Raises InvalidCommandError if an attempt is named twice.
+        """
         return self.commit_with(stage, command.name, command.write, command.now_ms, command.winners)
 
     def commit_with(
         self, stage: Stage, name: str, write: int, now_ms: int, winners: Sequence[tuple[int, int]]
     ) -> CommandResult:
-        """Commits a write as `commit` says. Raises InvalidCommandError."""
+        """Commits a write as `commit` says. Raises InvalidCommandError if an attempt is named twice."""
         counts = dict(winners)
         if len(counts) < len(winners):
             raise InvalidCommandError("an attempt is named twice")
@@ -280,7 +286,8 @@ class StagedWrites(Family):
     @applies(ForgetWrite)
     def forget(self, stage: Stage, command: ForgetWrite) -> CommandResult:
         """Removes the record of the name's committed write, so that the name may be used again, from any write number
-        on."""
+        on. The result's value is the number of that write. The result is `not_found` if there is none, and PREPARED if
+        a write of the name waits for its decision."""
         name = command.name
         before = self._committed(stage, name)
         if before is None:
@@ -314,8 +321,9 @@ class StagedWrites(Family):
             self._put(stage, self._known(number)._replace(state=AttemptState.PREPARED))
 
     def commit_prepared(self, stage: Stage, name: str, write: int, total: int, now_ms: int) -> None:
-        """Commits the prepared attempts of the name, and discards the attempts that lose. `total`: the number of
-        messages of the prepared attempts."""
+        """Commits the prepared attempts of the name, and discards the attempts that lose. Records the write as the
+        newest committed one, unless a later one is recorded. `total`: the number of messages of the prepared
+        attempts."""
         before = self._committed(stage, name)
         self._decide(stage, name, write, list(self._prepared.get(name, ())))
         if before is None or before.write < write:
@@ -390,7 +398,7 @@ class StagedWrites(Family):
             self._discard_open(stage, name, write)
 
     def _known(self, number: int) -> Attempt:
-        """Returns the attempt, which must have a row. Raises InvariantViolationError."""
+        """Returns the attempt. Raises InvariantViolationError if it has no row."""
         attempt = self.current(number)
         if attempt is None:
             raise InvariantViolationError(f"attempt {number} is listed and has no row")

@@ -137,8 +137,8 @@ class TimerRow(NamedTuple):
 
 
 class Timers(Family):
-    """All scheduled messages. The apply thread changes them; any thread may use `earliest`, `counts` and the reads up
-    to `lowest_position`."""
+    """All scheduled messages. The apply thread changes them; any thread may read `first`, `earliest` and `counts`, and
+    call the methods from `due` to `pinned_position`."""
 
     ROWS = ((TIMER, b""), (META, meta_keys.TIMER_FRONT_KEY))
 
@@ -186,7 +186,7 @@ class Timers(Family):
 
     def staged(self, due_ms: int, after: int | None = None) -> Iterator[TimerRow]:
         """Yields the rows of an attempt at a staged write, in the order of their positions; with `after`, only those
-        above that position. `due_ms`: that of the attempt (`Attempt.due_ms`)."""
+        above that position. `due_ms`: the due time of the attempt's rows (`Attempt.due_ms`)."""
         start = keys.timer_key(due_ms, 0) if after is None else keys.timer_key(due_ms, after) + b"\0"
         for key, value in self._kv.scan(TIMER, start, keys.timer_due_end(due_ms)):
             yield _row(key, value)
@@ -249,7 +249,8 @@ class Timers(Family):
     # -- apply
 
     def add(self, stage: Stage, topic_id: int, queue_id: int, due_ms: int, items: bytes, now_ms: int) -> None:
-        """Adds a run of scheduled or staged messages. `now_ms`: log time."""
+        """Adds a run of scheduled or staged messages, which become one row. Staged messages of an attempt that is not
+        open are left out. `now_ms`: log time. Raises InvariantViolationError unless there are 1 to RUN_MAX messages."""
         if not 0 < len(items) <= RUN_MAX * ITEM.size:
             raise InvariantViolationError(f"a run of {len(items) // ITEM.size} scheduled messages")
         position, count, size = _measured(items)
@@ -288,7 +289,7 @@ class Timers(Family):
 
     @applies(DropTimers)
     def drop(self, stage: Stage, command: DropTimers) -> CommandResult:
-        """Removes these rows as dropped, as `deliver` does."""
+        """Removes these rows as `deliver` does, but counts their messages as dropped."""
         return done(self._remove(stage, command.names, delivered=False))
 
     def _remove(self, stage: Stage, names: Iterable[TimerName], *, delivered: bool) -> int:
@@ -431,9 +432,9 @@ class Timers(Family):
         return min(added, default=_NO_ROW)
 
     def _stored_first(self, counts: bytes | None) -> TimerName:
-        """Returns the name of the first row, from its own row if that is up to date. A release that did not keep it may
-        have written since. One of the counters rises with every change, so they differ then from the counters that were
-        kept with the name, and the first row is searched for."""
+        """Returns the name of the first row, from the row TIMER_FRONT_KEY if that is up to date. A release that does
+        not write TIMER_FRONT_KEY may have changed timers since. Every change raises one of the counters, so `counts`
+        then differs from the counters that are stored with the name, and the first row is searched for."""
         if counts is None:
             return _NO_ROW
         row = self._kv.get(META, meta_keys.TIMER_FRONT_KEY)

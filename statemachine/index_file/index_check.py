@@ -27,7 +27,8 @@ _KEY_OFFSET = "4xI"
 
 
 def check_index(size: int) -> Steps[IndexFile]:
-    """Opens an index file of `size` bytes and checks all of it. Raises IndexFileError, which says what is wrong."""
+    """Opens an index file of `size` bytes, checks all of it and returns it. Raises IndexFileError, which says what is
+    wrong."""
     index = yield from open_index(size)
     if (yield Range(0, len(HEAD))) != HEAD:
         raise IndexFileError("the head is not that of an index file")

@@ -109,7 +109,7 @@ class Block(NamedTuple):
 
 
 class Section(NamedTuple):
-    """The blocks of a section, ascending."""
+    """One section of the file: its name, its byte offset `at`, its length in bytes, and its blocks, ascending."""
 
     name: bytes
     at: int

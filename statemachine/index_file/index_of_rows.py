@@ -69,8 +69,8 @@ def queues(kv: KV) -> Iterator[tuple[int, int]]:
 
 
 def queue_items(kv: KV, topic_id: int, queue_id: int, base: int, end: int) -> tuple[int, Iterator[bytes]]:
-    """Returns the offset of the queue's first message at or above position `base`, and its packed items below position
-    `end`."""
+    """Returns the offset of the queue's first message at or above position `base` (0 if there is none), and the packed
+    items from there up to position `end`."""
     first = _first_at(kv, topic_id, queue_id, base)
     return (0, iter(())) if first is None else (first, _items_below(kv, topic_id, queue_id, first, end))
 
@@ -116,7 +116,8 @@ def _items_below(kv: KV, topic_id: int, queue_id: int, first: int, end: int) -> 
 
 
 def _chunks_from(kv: KV, topic_id: int, queue_id: int, first: int) -> Iterator[tuple[bytes, bytes]]:
-    """Returns the queue's chunks from the one that contains offset `first` on, all as of one moment."""
+    """Returns the queue's chunks from the one that contains offset `first` on, all as of one moment. Raises
+    InvariantViolationError if no chunk contains that offset."""
     low, high = keys.cq_key(topic_id, queue_id, 0), keys.cq_key(topic_id, queue_id, keys.U64_MAX)
     for _ in range(LOOKS):
         row = kv.seek_last(CQ, low, keys.cq_key(topic_id, queue_id, first + 1))
@@ -129,7 +130,8 @@ def _chunks_from(kv: KV, topic_id: int, queue_id: int, first: int) -> Iterator[t
 
 def key_partitions(kv: KV, base: int, end: int, sort: SortRows) -> Iterator[bytes]:
     """Yields rows of the section `keys` for the closed bucket's records, packed and sorted, in ascending parts. Each
-    part contains all hashes with the same first bytes."""
+    part contains all hashes with the same first bytes. Raises InvariantViolationError unless the index of the log from
+    `base` to `end` is one closed bucket."""
     partition, records = -1, bytearray()
     for key, value in kv.scan(INDEX, keys.U64.pack(base), keys.U64.pack(end)):
         if len(key) == keys.INDEX_BUCKET_KEY_SIZE:

@@ -78,7 +78,8 @@ def drive(steps: Steps[T], read: Callable[[int, int], bytes]) -> T:
 
 
 def open_index(size: int) -> Steps[IndexFile]:
-    """Opens an index file of `size` bytes by reading its end. Raises IndexFileError."""
+    """Opens an index file of `size` bytes by reading its end. Raises IndexFileError if the file is cut or damaged, or
+    has a version that this code does not read."""
     if size < len(HEAD) + META_FORM.size + TRAILER_SIZE:
         raise IndexFileError(f"an index file has more than {size} bytes: it is cut")
     tail = yield from _read(max(0, size - TAIL_SIZE), min(size, TAIL_SIZE))
@@ -93,7 +94,7 @@ def open_index(size: int) -> Steps[IndexFile]:
 
 
 class IndexFile:
-    """An opened index file; the members that are steps read its blocks."""
+    """An opened index file. The methods that return Steps read its blocks."""
 
     def __init__(self, meta: IndexMeta, sections: dict[bytes, Section]) -> None:
         self.meta = meta
@@ -115,7 +116,7 @@ class IndexFile:
 
     def items(self, run: QueueRun, first: int, count: int) -> Steps[bytes]:
         """Returns up to `count` packed items of the queue from the queue offset `first` on, as far as the file has
-        them."""
+        them. Raises ValueError if `first` is below the run's first offset."""
         skipped = first - run.first_offset
         if skipped < 0:
             raise ValueError(f"queue {run.queue_id} begins with offset {run.first_offset} in this file, not {first}")
@@ -176,7 +177,8 @@ class IndexFile:
         return (yield from self._run(name, number, number + 1))
 
     def _run(self, name: bytes, first: int, end: int) -> Steps[bytes]:
-        """Returns the bytes of the neighbouring blocks [first, end) of a section, each checked against its CRC."""
+        """Returns the bytes of the neighbouring blocks [first, end) of a section. Raises IndexFileError if a block does
+        not match its CRC."""
         blocks = self.sections[name].blocks[first:end]
         data = yield from _read(blocks[0].at, sum(block.length for block in blocks))
         at = 0
@@ -196,7 +198,8 @@ def _read(at: int, length: int) -> Steps[bytes]:
 
 
 def _trailer(trailer: bytes, size: int) -> tuple[int, int]:
-    """Returns the footer's length and CRC from the trailer."""
+    """Returns the footer's length and CRC from the trailer. Raises IndexFileError if the trailer is damaged, does not
+    fit a file of `size` bytes, or has another version."""
     covered = trailer[: TRAILER_FORM.size]
     if trailer[-len(MAGIC) :] != MAGIC or U32.unpack_from(trailer, TRAILER_FORM.size)[0] != crc32c(covered):
         raise IndexFileError("the end is not that of an index file: it is cut or damaged")

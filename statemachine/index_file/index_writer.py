@@ -48,7 +48,7 @@ class IndexWriter:
 
     def add_queue(self, topic_id: int, queue_id: int, first_offset: int, pieces: Iterable[bytes]) -> int:
         """Adds a queue whose packed items are the `pieces` joined; adds nothing if there are none. Returns the number
-        of items."""
+        of items. Raises ValueError if the queues do not ascend from call to call, or `add_keys` was called before."""
         if not self._in_queues or (self._runs and (topic_id, queue_id) <= self._runs[-1][:2]):
             raise ValueError(f"queue {queue_id} of topic {topic_id} is not the next of an index file")
         first_item = self._messages
@@ -74,7 +74,8 @@ class IndexWriter:
         self._keys.add(rows)
 
     def finish(self, meta: IndexMeta) -> IndexMeta:
-        """Writes the end of the file. Returns `meta` with the counts of what was written."""
+        """Writes the end of the file. Returns `meta` with the counts of what was written. Raises ValueError if `meta`
+        covers more than SEGMENT_BYTES_MAX bytes of the log."""
         if not 0 <= meta.end - meta.base <= SEGMENT_BYTES_MAX:
             raise ValueError(f"an index file covers at most {SEGMENT_BYTES_MAX} bytes, not {meta.base}..{meta.end}")
         if self._in_queues:

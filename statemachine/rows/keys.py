@@ -5,7 +5,8 @@ is numeric order. ::
     topics   topic_id u32                                                  msgpack array, topics.py
     groups   group name (ASCII)                                            msgpack array, groups.py
     offsets  group name | 00 | topic_id u32 | queue_id u32                 u64, next queue offset to consume
-    locks    group name | 00 | topic_id u32 | queue_id u32                 u64, expires at, log time | client id, UTF-8
+    locks    group name | 00 | topic_id u32 | queue_id u32                 u64, expires at, log time | FF | user u64,
+                                                                           both only with a user | client id, UTF-8
     resets   group name | 00 | topic_id u32 | queue_id u32                 offset u64 | number u64, offset_resets.py
     cq       topic_id u32 | queue_id u32                                   bounds row (below), of a trimmed queue
              topic_id u32 | queue_id u32 | base_offset u64                 1..256 items of 32 bytes, payload.py
@@ -27,8 +28,7 @@ is numeric order. ::
              "p" | position u64 of the first item                          due_ms u64; if carried | name u64
              "o" | name u64                                                due_ms u64; only if carried
              "c"                                                           messages waiting u64 | their bytes u64 |
-                                                                           delivered u64 | dropped u64 | recalled u64,
-                                                                           the last one only if it is not 0
+                                                                           delivered u64 | dropped u64 | recalled u64
     trans    "p" | name u64                                                half row (below), unless carried
              "c" | name u64                                                half row | position u64, if carried
              "m" | position u64                                            name u64, if carried
@@ -162,7 +162,7 @@ def cq_after_queue(topic_id: int, queue_id: int) -> bytes:
 
 
 def cq_topic_range(topic_id: int) -> tuple[bytes, bytes]:
-    """Returns the keys [start, end) of all chunks of a topic."""
+    """Returns the keys [start, end) of all rows of a topic in the family cq: chunks and bounds."""
     return U32.pack(topic_id), U32.pack(topic_id) + b"\xff" * 16
 
 
@@ -326,7 +326,7 @@ def decider_of(key: bytes) -> int:
 
 INDEX_BUCKET_KEY_SIZE = _INDEX_BUCKET.size
 index_bucket_key = _INDEX_BUCKET.pack
-"""(bucket) -> key of the own row of a message index bucket, the first of its rows."""
+"""(base of a bucket of the message index) -> key of the bucket's own row, the first of its rows."""
 
 
 def index_trim_range(position: int) -> tuple[bytes, bytes]:
@@ -335,7 +335,8 @@ def index_trim_range(position: int) -> tuple[bytes, bytes]:
 
 
 def index_merged_key(bucket: int, partition: int, position: int) -> bytes:
-    """Returns the key of a partition's merged index records; `position` is that of the first entry they come from."""
+    """Returns the key of a partition's merged index records. `position`: the position of the first entry whose records
+    were merged."""
     return _INDEX_MERGED.pack(bucket, 1, partition, position)
 
 
@@ -387,7 +388,7 @@ def half_moved_key(position: int) -> bytes:
 
 
 def half_owner_key(name: int) -> bytes:
-    """Returns the key of the user whose half message it is."""
+    """Returns the key of the row with the id of the user who sent the half message `name`."""
     return _HALF.pack(b"o", name)
 
 

@@ -85,7 +85,8 @@ def _moment(fs: FileSystem, kv: KV, source: Path) -> _Moment:
 
 
 def _link(fs: FileSystem, moment: _Moment, source: Path, target: Path) -> None:
-    """Links or copies all files except the WAL. Raises FileNotFoundError if a table was removed in the meantime."""
+    """Links the tables, and copies MANIFEST and CURRENT. Raises FileNotFoundError if a table was removed in the
+    meantime, or the MANIFEST was being written."""
     for name in sorted(moment.tables):
         fs.link(source / name, target / name)
     name = moment.current.decode().strip()

@@ -1,5 +1,5 @@
-"""The row keys of the family meta, drawn. It has rows of which the state has one, and rows of small kinds. All integers
-big-endian. ::
+"""The row keys of the family meta, drawn. The family has rows that exist once in a state, and kinds of rows of which a
+state has few. All integers are big-endian. ::
 
     key                                                           value
     "applied"                                                     applied row (below)
@@ -16,7 +16,7 @@ big-endian. ::
     "sweep_at"                                                    "cq" or "index" | 00 | key in that family:
                                                                   the rows below it are swept
     "removal" | 00 | number u64                                   msgpack [kind, what, offsets], removals.py
-    "removal_at"                                                  step u8 | key: how far the first one is
+    "removal_at"                                                  step u8 | key: how far the first removal is
     "spared" | 00 | family | 00 | key in that family              number u64 of the newest removal that is to
                                                                   leave this row of a group that was made again
     "level"                                                       u32, level of the cluster (finalize)
@@ -24,7 +24,7 @@ big-endian. ::
                                                                   position u64 of its first "d", FF.. for none
     "setting" | 00 | key                                          msgpack [value, version], settings.py
     "setting_change" | 00 | version u64                           msgpack [time_ms, author, reason,
-                                                                  {key: [before or nil, since]}]
+                                                                  {key: [old value or nil, new value]}]
     "maintenance" | 00 | node u32                                 msgpack [since_ms, author, reason]
     "access"                                                      msgpack [mode, key id, next user id,
                                                                   version, next audit number], access/users.py
@@ -51,7 +51,7 @@ big-endian. ::
                                                                   group has copied, truth.py
     "revoked" | 00 | number u64                                   the command that took rights away, packed as
                                                                   in an entry, access/revocations.py
-    "next_revocation"                                             u64, number of the next one
+    "next_revocation"                                             u64, number of the next revocation
     "quota" | 00 | subject, UTF-8                                 msgpack [{limit: value}, changed_ms,
                                                                   changed_by], access/quotas.py
     "learnt" | 00 | import u64 | topic, UTF-8                     msgpack [[messages], [bytes]], by hour; of

@@ -59,7 +59,7 @@ class Record(NamedTuple):
     end: int
     """Offset in the file after the record's last byte."""
     data: bytes
-    """The record's user data; empty if it has none (types above 4 and similar describe the file)."""
+    """The record's user data; empty for a record that describes the file (a type that `_PIECES` does not list)."""
 
 
 def records(data: bytes) -> Iterator[Record]:

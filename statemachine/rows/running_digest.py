@@ -8,8 +8,9 @@ cost as much as writing the chunk.) The sums are in the batch of the rows that t
 their index. If they are missing, or have another index because a version without them has written since, the rows are
 counted once when the state is opened.
 
-Markers are entries at which every replica remembers its sums: NOOP (a leader's first) and DIGEST. Replicas can be
-compared only there, because each applies at its own pace. The remembered sums are a function of the log.
+Markers are entries at which every replica remembers its sums: NOOP (the first entry of each leader) and DIGEST.
+Replicas can be compared only there, because each applies at its own pace. The remembered sums are a function of the
+log.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ PROGRESS_ROWS = 1 << 16
 
 
 class RunningSums:
-    """The sums of the state, updated with each batch. The apply thread changes them; any thread may read `totals`,
-    `index` and `at`."""
+    """The sums of the state, updated with each batch. The apply thread changes them; any thread may use `totals`,
+    `newest` and `at`."""
 
     def __init__(self, kv: KV, applied_index: int, count: Count) -> None:
         """`count` is called if the store has no sums as of `applied_index`."""
@@ -65,8 +66,8 @@ class RunningSums:
         """The sums as of the last markers, by entry index. Replaced as a whole."""
 
     def at(self, index: int) -> Sums | None:
-        """Returns the sums as of a marker entry; None if they are forgotten, the entry is not applied yet, or it is not
-        a marker."""
+        """Returns the sums as of the marker entry `index`. Returns None if this process has not applied the entry, it
+        is not a marker, or REMEMBERED later markers were applied since."""
         return self._history.get(index)
 
     @property
@@ -126,7 +127,8 @@ def count(kv: KV, progress: Progress = _silent, progress_rows: int = PROGRESS_RO
 
 
 def changes(kv: KV, stage: Stage) -> list[tuple[str, int]]:
-    """Returns the change in each family's sum that writing `stage` over `kv` makes."""
+    """Returns (family, change) pairs: the changes of the families' sums that writing `stage` over `kv` makes. A family
+    may occur several times."""
     found = []
     for family, rows in stage.rows.items():
         if not rows:

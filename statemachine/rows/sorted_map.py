@@ -88,7 +88,8 @@ class SortedMap(dict[Key, Value]):
         return sum([len(piece) for piece in pieces[:at]]) + bisect_left(pieces[at], key)
 
     def key_at(self, rank: int) -> Key:
-        """Returns the key that has this number of keys below it. Raises IndexError. Takes one step per piece."""
+        """Returns the key that has `rank` keys below it. Raises IndexError if the map has no more keys than that. Takes
+        one step per piece."""
         pieces = self._pieces
         charge(1 + (len(pieces) >> 4))
         for piece in pieces:

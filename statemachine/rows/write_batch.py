@@ -66,7 +66,7 @@ class Stage:
 
     def unput(self, family: str, key: bytes, value: bytes | None = None) -> None:
         """Removes a row whose key is put only once, ever. If that put is still in this stage, neither is written.
-        `value`: the row's, if the caller knows it."""
+        `value`: the row's value in the KV, if the caller knows it."""
         rows = self.rows[family]
         if rows.pop(key, None) is None:
             rows[key] = None
@@ -100,8 +100,8 @@ class Stage:
         return merge(stored, sorted([(key, value) for key, value in staged.items() if value is not None]))
 
     def removed(self, kv: KV) -> Iterator[tuple[str, bytes, bytes]]:
-        """Yields the rows of `kv` that only a removed range removes, as (family, key, value), each row once, read one
-        by one."""
+        """Yields, as (family, key, value), the rows of `kv` that a removed range contains and that `rows` does not set
+        or remove. Each row comes once, and is read when the caller asks for it."""
         at: tuple[str, bytes] = ("", b"")
         for family, start, end in sorted(self._ranges):
             first = max(start, at[1]) if at[0] == family else start

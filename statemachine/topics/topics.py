@@ -72,7 +72,8 @@ PlaceRow = tuple[_Number, Annotated[int, Meta(ge=1, le=QUEUES_MAX)], _Queues]
 17 on, the number of write queues may be 0."""
 PlaceRows = Annotated[tuple[PlaceRow, ...], Meta(min_length=1, max_length=GROUPS_MAX)]
 _Wishes = Annotated[tuple[tuple[_Number, _Queues, _Queues], ...], Meta(min_length=1, max_length=GROUPS_MAX)]
-"""The same for several groups, as commands contain them. Both numbers may be 0: then the topic leaves the group."""
+"""The queues of a topic in several groups of brokers, as commands contain them: (group, read queues, write queues) of
+each group. If both numbers are 0, the topic leaves the group."""
 Place = Mapping[int, tuple[int, int]]
 """The queues of a topic: number of a group of brokers -> (read queues, write queues)."""
 
@@ -167,7 +168,7 @@ class TopicConfig:
 
 
 def check_topic_name(name: Any) -> str:
-    """Returns `name` if it is a valid name of a topic. Raises InvalidCommandError (remoting code 29)."""
+    """Returns `name` if it is a valid name of a topic; otherwise raises InvalidCommandError (remoting code 29)."""
     derived = checked_str(name, "topic name").startswith(DERIVED_NAMES)
     return checked_name(name, "topic name", DERIVED_NAME_LENGTH_MAX if derived else NAME_LENGTH_MAX)
 
@@ -204,7 +205,7 @@ def check_topic_config(base: TopicConfig, config: Mapping[str, object]) -> Topic
 
 
 def place_rows(place: Place) -> list[PlaceRow]:
-    """Returns a place in the form of commands and rows."""
+    """Returns a place in the form of commands and rows: [(group, read queues, write queues), ...], groups ascending."""
     return [(group, *queues) for group, queues in sorted(place.items())]
 
 
@@ -270,8 +271,9 @@ class Topics(Family):
 
     @applies(CreateTopic)
     def create(self, stage: Stage, command: CreateTopic) -> CommandResult:
-        """Creates the topic, or updates the given fields of an existing one. The result's value is its TopicConfig,
-        with time and author of the entry from level 12 on."""
+        """Creates the topic, or updates the given fields of an existing one. With `if_absent`, an existing topic stays
+        as it is, and the result is `exists`. The result's value is the topic's TopicConfig, from level 12 on with time
+        and author of the change."""
         config = command.config
         check_fields(config, _FIELDS | {_PLACE} if self._level() >= GROUPS_LEVEL else _FIELDS)
         name = check_topic_name(config.get("name"))
@@ -297,8 +299,8 @@ class Topics(Family):
             self._put(stage, topic)
 
     def delete(self, stage: Stage, name: str) -> CommandResult:
-        """Deletes the topic's configuration; the caller removes its rows in queues. The result's value is its last
-        TopicConfig."""
+        """Deletes the topic's configuration; the caller removes its other rows. The result's value is its last
+        TopicConfig. The result is `not_found` if there is no such topic."""
         topic = self.current(name)
         if topic is None:
             return not_found(f"no topic {name!r}")
@@ -328,7 +330,7 @@ class Topics(Family):
 
     def _place(self, existing: TopicConfig | None, config: Mapping[str, object]) -> Place:
         """Returns the queues of the topic `existing` (None: a new one) in all groups after a command with the
-        configuration `config`. Raises InvalidCommandError."""
+        configuration `config`. Raises InvalidCommandError if the topic may not have these queues."""
         before = {} if existing is None else existing.queues_of_groups
         given = [name for name in _QUEUES if name in config]
         if _PLACE not in config:

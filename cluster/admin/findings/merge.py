@@ -81,8 +81,9 @@ def _expected(finding: Finding, maintained: set[str]) -> Finding:
 
 
 def _about_members(finding: Finding, known: set[str]) -> bool:
-    """Returns False for a finding about a node that is neither a member nor answers, or about a link to such a node: a
-    removed node need not be reachable. `known` has the names of the members and of the nodes that answer."""
+    """Returns False for a finding about a node that is no member and does not answer, or about a link to such a node: a
+    removed node need not be reachable. The finding `removed` is the exception. `known` has the names of the members and
+    of the nodes that answer."""
     if finding.code == "removed" or finding.object.partition(" ")[0] not in ("node", "link"):
         return True
     return all(name in known for name in _names_in(finding.object) if name.replace("/", "").isdecimal())

@@ -1,8 +1,8 @@
 """Fetches the findings of the other nodes over their HTTP APIs. Also finds problems that show only when nodes are
 compared, such as clocks that differ.
 
-A request to this node waits at most WAIT_S for a node that does not answer. While a node is known to be silent, no
-request waits for it.
+A request to this node waits at most WAIT_S for nodes that do not answer. While all other nodes are known to be silent,
+it does not wait.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ OLD_S: Final = 15.0
 """Seconds after which a node's last answer no longer counts."""
 SILENT_HOLD_MS: Final = 3_000
 SILENT_TIMES: Final = 3
-"""Number of questions in a row that a node may leave unanswered before it is reported as silent. One is not enough:
-nodes that start together do not all answer the first question."""
+"""Number of questions in a row without an answer after which a node is reported as silent. One is not enough: nodes
+that start together do not all answer the first question."""
 CLOCK_HOLD_MS: Final = 2_000
 FAR_OFF_MS: Final = 10_000
 """Milliseconds. A refusal states the other node's time in whole seconds, so only a larger difference of the clocks

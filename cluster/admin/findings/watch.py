@@ -69,7 +69,7 @@ class FindingsWatch:
         self._port.observed.events.note("finding", finding.object, says, finding.severity if begins else "info")
 
     def look(self) -> list[Finding]:
-        """Returns this node's findings at this moment."""
+        """Looks for problems now, and returns this node's findings. A finding that begins or ends becomes an event."""
         port, wall_ms = self._port, self._port.wall_ms()
         monotonic_ms = int(1000 * asyncio.get_running_loop().time())
         conditions = [
@@ -252,7 +252,7 @@ class DataWatch:
 
     def _lost_of(self, silent: frozenset[int]) -> frozenset[int]:
         """Returns the ids of the nodes, among this one and the silent ones, that have lost their data directories. Runs
-        on a thread. Raises OSError."""
+        on a thread. Raises OSError if this node's own directory cannot be examined."""
         own = {self._node} if self._lacks_identity(self._directory) else set[int]()
         return frozenset(own | {each for each in silent if is_lost(str(self._directory), each)})
 

@@ -260,8 +260,8 @@ async def reload_config(call: Call) -> ReloadView:
 
 # Changes of the configuration that are valid and would still stop the cluster, or take something away.
 #
-# The former are refused with an explanation. The latter cause warnings: a dry run shows them, and the command asks for
-# confirmation.
+# A change that would stop the cluster is refused with an explanation. A change that takes something away causes
+# warnings: a dry run shows them, and the command asks for confirmation.
 
 DEADLINE_MS_MIN: Final = 100
 """The least send.deadline_ms, in milliseconds, with which writes succeed. An fdatasync and a network round trip take a

@@ -90,7 +90,8 @@ async def mark_consistency(call: Call) -> MarkView:
 
 
 async def get_entry(call: Call) -> EntryView:
-    """Returns the position of one log entry, and the checksum of its header; "" if it cannot be read."""
+    """Returns the position of one log entry, and the checksum of its header. The checksum is "" if the entry cannot be
+    read."""
     log, index = call.port.storage.repairs.log, _index(call)
     try:
         (entry,) = await _blocking(log.read_entries, index, index + 1, 1)

@@ -35,7 +35,7 @@ from statemachine.levels import DRAINS_LEVEL
 from statemachine.topics.topics import CreateTopic, place_in
 
 SPREAD_AT_ONCE: Final = 64
-"""Number of topics that get queues in other groups with one log entry."""
+"""The most topics that get queues in other groups with one log entry."""
 NAMED: Final = 3
 """The most topics that an error message names."""
 
@@ -229,7 +229,8 @@ def _named(topics: tuple[str, ...]) -> str:
 
 
 async def _spread(call: Call, names: tuple[str, ...], others: list[int]) -> None:
-    """Gives the topics as many queues in each of the other groups as they have in this one. Raises ApiError."""
+    """Gives the topics as many queues in each of the other groups as they have in this one. Raises ApiError if a topic
+    cannot be changed; other topics may have their new queues by then."""
     state, services = call.port.state, call.port.services
     for first in range(0, len(names), SPREAD_AT_ONCE):
         await call.breathe()

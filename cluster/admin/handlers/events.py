@@ -98,7 +98,8 @@ def _encode(events: list[Event]) -> bytes:
 
 
 def _after(events: list[Event], since: str | None) -> list[Event]:
-    """Returns the events after `since`, which is an event's id or a time. Raises ApiError if it is neither."""
+    """Returns the events after `since`, which is an event's id or a time; those at exactly that time are included.
+    Returns all events if `since` is None. Raises ApiError if it is neither an id nor a time."""
     if since is None:
         return events
     if since.isascii() and since.isdecimal() and len(since) < 19:

@@ -48,7 +48,7 @@ class GroupRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupChanged(ChangeView, frozen=True, kw_only=True):
-    """A group was created, changed, kept or deleted by the log entry (term, index)."""
+    """The answer after a group was created, changed, kept or deleted by the log entry (term, index)."""
 
     result: Literal["created", "kept", "updated", "deleted"]
     name: str

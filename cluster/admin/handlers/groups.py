@@ -191,7 +191,8 @@ async def describe_group(call: Call) -> Pieces:
 
 
 def _place(call: Call) -> tuple[str, int] | None:
-    """Returns (topic, queue) from ?after=TOPIC/QUEUE; None without the parameter. Raises ApiError."""
+    """Returns (topic, queue) from ?after=TOPIC/QUEUE; None without the parameter. Raises ApiError if it has another
+    form."""
     after = after_of(call)
     if after is None:
         return None

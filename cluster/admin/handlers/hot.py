@@ -27,7 +27,7 @@ class HotTopic(msgspec.Struct, frozen=True, kw_only=True):
 
     topic: str
     share: float
-    """The estimated share of all messages that went to it, from 0 to 1. It may be too low, but is not too high."""
+    """The share of the counted messages that certainly went to it, from 0 to 1. The true share may be higher."""
     messages_per_s: float
 
 

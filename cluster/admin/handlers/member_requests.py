@@ -377,7 +377,8 @@ def election_wait_s(port: AdminPort) -> float:
 
 async def _change(port: AdminPort, propose: Callable[[Callable[[ChangeOutcome], None]], EntryId]) -> EntryId:
     """Proposes a change of the members, and waits until its entry is applied on this node. Returns the id of the entry.
-    Raises ApiError."""
+    Raises ApiError if the change is refused, if another leader replaces its entry, or if the entry is not committed
+    within `send.deadline_ms`."""
     decided: asyncio.Future[ChangeOutcome] = asyncio.get_running_loop().create_future()
     try:
         entry = propose(lambda ending: None if decided.done() else decided.set_result(ending))

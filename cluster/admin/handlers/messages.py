@@ -181,8 +181,8 @@ def _check_counted(call: Call, topic: TopicConfig) -> None:
 
 
 async def _add(call: Call, page: Page, message: Message, body_bytes: int) -> bool:
-    """Adds a message to the page; returns True if it is on it. The body of the first message is cut so that it fits. A
-    later message that does not fit is left for the next page."""
+    """Adds a message to the page. Returns False if the page has no room for it, so that it is left for the next page.
+    The first message of a page always has room, because its body is cut."""
     return page.add_parts(await message_parts(call, message, body_bytes, PAGE_BYTES_MAX if page.items else page.left))
 
 
@@ -196,7 +196,7 @@ async def _add_stored(
     topic, queue, offset, count = where
     read_bytes = 0
     for item in port.state.fetch(topic.id, queue, offset, count - page.items - len(unreadable)):
-        if page.full or read_bytes > BYTES_MAX or item.queue_offset != offset:  # the next ones were evicted meanwhile
+        if page.full or read_bytes > BYTES_MAX or item.queue_offset != offset:  # a gap: messages were just evicted
             break
         await page.turn()
         charge_bytes(item.size)
@@ -214,7 +214,8 @@ async def _add_stored(
 
 async def _older(call: Call, topic: TopicConfig, queue: int, offset: int, count: int) -> EvictedPage:
     """Returns the messages from `offset` on that lie below the beginning of this node's log, read from the tier. Its
-    list is empty if `offset` is in the log. Raises ApiError."""
+    list is empty if `offset` is in the log, or if `count` is 0. Raises ApiError if this node has no tier, or cannot
+    read it now."""
     port = call.port
     low = port.state.min_offset(topic.id, queue)
     if offset >= low or not count:
@@ -233,7 +234,8 @@ async def _older(call: Call, topic: TopicConfig, queue: int, offset: int, count:
 
 async def _first_offset(call: Call, topic_id: int, queue: int, count: int) -> int:
     """Returns the offset at which the page begins. If the request has an offset and a time, the later one counts;
-    without either, the page begins `count` messages before the end. Raises ApiError."""
+    without either, the page begins `count` messages before the end. Raises ApiError if a parameter is no number, or if
+    the offset of the time cannot be found."""
     port, query = call.port, call.query
     low, high = first_offset(port.state, topic_id, queue), port.state.max_offset(topic_id, queue)
     first = number_of(query, OFFSET) if OFFSET in query or TIME_MS in query else high - count

@@ -127,8 +127,8 @@ def _own(record: TopicRecord, group: int) -> dict[str, Any]:
 
 
 def _check_topics(records: Sequence[TopicRecord]) -> None:
-    """Raises ApiError for a topic that must not be restored. Of RocketMQ's own topics, those that a send creates may
-    be."""
+    """Raises ApiError for a topic that must not be restored. Of RocketMQ's own topics, only those that a send creates
+    may be restored."""
     for record in records:
         try:
             check_restored_topic(record.name)

@@ -43,7 +43,7 @@ async def get_metrics(call: Call) -> Raw:
 
 
 async def _scraped(call: Call, port: AdminPort) -> Raw:
-    await port.storage.topic_sizes.all()  # their gauges show the last measurement
+    await port.storage.topic_sizes.all()  # the gauges of the sizes show the last measurement, so measure now
     return Raw(CONTENT_TYPE, b"".join(await call.done(port.observed.exporter.scraped(call.watch.metrics()))))
 
 

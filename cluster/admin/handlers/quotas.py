@@ -86,8 +86,8 @@ class QuotaView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OfQuota(msgspec.Struct, frozen=True, kw_only=True):
-    """The use of one limit by one owner: the user, address or topic that it restricts. Owners are listed that have
-    asked for something since the answering node became the leader."""
+    """The use of one limit by one owner: the user, address or topic that it restricts. Only owners that have asked for
+    something since the answering node became the leader are listed."""
 
     owner: str
     """The user, address or topic, written like a subject, such as `user=NAME`."""

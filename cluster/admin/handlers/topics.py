@@ -258,7 +258,8 @@ async def create_topic(call: Call) -> JsonAnswer:
 
 
 async def _gather(call: Call, wanted: TopicRequest) -> JsonAnswer:
-    """Limits the groups of brokers in which a topic takes new messages to those of the request. Raises ApiError."""
+    """Limits the groups of brokers in which a topic takes new messages to those of the request. Raises ApiError if the
+    topic takes none in one of them, if the request does not allow keys to move, or if the change is refused."""
     topic, asked = await find_topic(call, wanted.name), set(wanted.groups or ())
     call.check_level(GATHERS_LEVEL, "gathers")
     living = topic.written_groups & active_groups(call.port.state.broker_groups.by_number)
@@ -356,8 +357,8 @@ def _fields(wanted: TopicRequest) -> dict[str, Any]:
 
 def _groups_of(call: Call, wanted: TopicRequest, *, existed: bool) -> list[int] | None:
     """Returns the groups of brokers, ascending, in which the topic gets queues: all of a new topic, or the further ones
-    of an existing one. Returns None if the request adds no group, or if the cluster has only one group. Raises
-    ApiError."""
+    of an existing one. Returns None if the request adds no group, or if the cluster has only one group. Raises ApiError
+    if a group does not exist or takes no queues, or if keys would move and the request does not allow it."""
     state = call.port.state
     known = {FIRST_GROUP, *state.broker_groups.by_number}
     asked = set(wanted.groups or ())

@@ -52,8 +52,8 @@ class _Said(NamedTuple):
 
 
 class Denials:
-    """Counts denials by address and reason. The newest KEPT_MAX pairs of address and reason are kept, each for an hour
-    after its last denial."""
+    """Counts denials by address and reason. It keeps the KEPT_MAX pairs of address and reason with the newest denials,
+    and shows those that had a denial in the last hour."""
 
     def __init__(self, wall_ms: Callable[[], int], counted: Callable[[bool], object] = lambda _: None) -> None:
         """`wall_ms` returns the wall-clock time. `counted` is called for each denial, with True if the request was

@@ -132,7 +132,8 @@ class Secrets:
 
     @property
     def _lacks(self) -> bool:
-        """Returns True if this node lacks a key that encrypts some user's secret."""
+        """True if this node lacks a key that encrypts some user's secret. While there is no secret, True if the node
+        has no key at all."""
         wanted = self._access.keys_in_use
         return not wanted <= self._keys.keys() if wanted else not self._keys
 
@@ -166,7 +167,8 @@ class Secrets:
         return self._access.key_id or next(iter(self._keys))
 
     def encrypted(self, user_id: int, secret: str) -> bytes:
-        """Returns the secret, encrypted for the row of the user with that id. Raises Refused."""
+        """Returns the secret, encrypted for the row of the user with that id. Raises Refused if the secret has a wrong
+        length, or if this node lacks the key."""
         plain = secret.encode()
         if not LENGTH_MIN <= len(plain) <= LENGTH_MAX:
             raise Refused(Reason.INVALID, f"a secret has {LENGTH_MIN} to {LENGTH_MAX} bytes, not {len(plain)}")
@@ -191,7 +193,8 @@ class Secrets:
         return plain
 
     def _opened(self, secret: bytes, user_id: int, key_id: str, key: bytes) -> bytes | None:
-        """Returns the decrypted secret of a user; None if another key encrypted it, or it was made for another user."""
+        """Returns the decrypted secret of a user. None if another key encrypted it, or if it was encrypted for another
+        user or another cluster."""
         from cryptography.exceptions import InvalidTag
 
         nonce, sealed = secret[:NONCE_BYTES], secret[NONCE_BYTES:]
@@ -204,8 +207,8 @@ class Secrets:
 
 
 def read_keys(path: Path) -> tuple[bytes, ...]:
-    """Returns the keys in the file, newest first. Raises OSError if it cannot be read, KeyFileError if it is
-    malformed."""
+    """Returns the keys in the file, newest first. Raises OSError if it cannot be read, KeyFileError if it is malformed
+    or if its mode gives its group or others any permission."""
     with path.open("rb") as file:
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077:
@@ -218,7 +221,7 @@ def _bound(cluster: str, user_id: int, key: str) -> bytes:
 
 
 def _cipher(key: bytes) -> AESGCM:
-    from cryptography.hazmat.primitives.ciphers import aead  # only where there are users
+    from cryptography.hazmat.primitives.ciphers import aead  # imported late: nodes of a cluster without users skip it
 
     return aead.AESGCM(key)
 
@@ -236,8 +239,8 @@ class Resealing:
         self._secrets = secrets
         self._access = services.state.access
         self._seen = -1
-        """The version of the users (`Access.version`) at which no user was left, or at which this node could not
-        continue; -1 at first."""
+        """The version of the users (`Access.version`) at which no secret was left to encrypt, or at which this node
+        could not continue; -1 at first."""
         self._asked = False
 
     def tick(self, _: int) -> None:
@@ -257,7 +260,8 @@ class Resealing:
         self._services.propose(run, self._proposed)
 
     def _step(self) -> list[Command]:
-        """Returns the commands of the next step. Raises Refused."""
+        """Returns the commands of the next step; an empty list if no secret is left that can be encrypted again. Raises
+        Refused if this node lacks the present key."""
         run: list[Command] = []
         origin = Origin(self._services.log_time_ms(), ASKER, "")
         for user in self._access.under_other_keys():

@@ -1,4 +1,4 @@
-"""A limit on the rate of the tokens that a user creates for itself.
+"""Limits the rate of the tokens that a user creates for itself.
 
 Each token that is created or revoked is an entry of the log and a row of the audit. The audit keeps a limited number of
 rows, so a user without any right could otherwise push out the rows of all other users. Revoking a token is not limited,

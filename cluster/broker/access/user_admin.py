@@ -112,7 +112,7 @@ class UserAdmin:
 
     def create(self, asker: Asker, name: str, secret: str, told: Changed, *, is_super: bool, enabled: bool) -> None:
         """Creates a user. A user that exists with the same properties is not an error. Calls `told` with the result.
-        Raises Refused."""
+        Raises Refused if the name or the secret is not allowed, or if this node cannot encrypt the secret."""
         try:
             if checked_user_name(name) in RESERVED:
                 raise Refused(Reason.INVALID, f"the audit calls another caller {name}: choose another name")
@@ -158,8 +158,9 @@ class UserAdmin:
         enabled: bool | None = None,
         keep_tokens: Sequence[str] = (),
     ) -> None:
-        """Changes those properties of a user whose arguments are not None. From OWNERS_LEVEL on, a change of the secret
-        also removes the user's tokens, except those with a label in `keep_tokens`."""
+        """Changes those properties of a user whose arguments are not None. Raises Refused if all of them are None. From
+        OWNERS_LEVEL on, a change of the secret also removes the user's tokens, except those with a label in
+        `keep_tokens`."""
         user = self.user(name)
         changes: dict[str, Any] = {}
         if secret is not None:
@@ -186,7 +187,8 @@ class UserAdmin:
         self._tell(SetRules(self._origin(asker), self.user(name).id, rules), told)
 
     def remove_rules(self, asker: Asker, name: str, policy: int | None, resource: str | None, told: Changed) -> None:
-        """Removes one rule of a user, or all the user's rules with that policy."""
+        """Removes the rules of a user with this policy and resource. None as `policy` means every policy, None as
+        `resource` every resource."""
         self._tell(RemoveRules(self._origin(asker), self.user(name).id, policy, resource), told)
 
     def put_token(self, asker: Asker, user: User, digest: bytes, ends_ms: int, label: str, told: Changed) -> None:
@@ -217,8 +219,9 @@ class UserAdmin:
         self._tell(RemoveToken(self._origin(asker), digest), told)
 
     def rotate_key(self, asker: Asker, key: str, told: Changed) -> None:
-        """Makes the cluster encrypt new secrets with another key, which this node must have. The leader then encrypts
-        the existing secrets again, in steps. Calls `told` with the result. Raises Refused."""
+        """Makes the cluster encrypt new secrets with another key. The leader then encrypts the existing secrets again,
+        in steps. `key`: the id of the key. Calls `told` with the result. Raises Refused if this node lacks that key, or
+        a key that encrypts an existing secret."""
         if key not in self._secrets.key_ids:
             raise Refused(Reason.ILLEGAL, f"auth.key_file of this node does not have the key {key!r:.80}")
         if self._secrets.problem:
@@ -226,8 +229,9 @@ class UserAdmin:
         self._tell(RotateAuthKey(self._origin(asker), key), told)
 
     def set_mode(self, asker: Asker, mode: str, told: Changed) -> None:
-        """Sets `auth.mode`. Refuses `enforce` while this node cannot verify signatures, or while a peer may connect
-        without proving the cluster's secret: such a peer could claim to act for any user."""
+        """Sets `auth.mode`. Refuses `enforce` while the first Super is still to be written, while this node cannot
+        verify signatures, or while a peer may connect without proving the cluster's secret: such a peer could claim to
+        act for any user."""
         if mode == Mode.ENFORCE and self.first_is_awaited:
             raise Refused(Reason.UNAVAILABLE, FIRST_AWAITED)
         if mode == Mode.ENFORCE and self._secrets.problem:
@@ -334,7 +338,7 @@ class Recent(NamedTuple):
     """The recent changes that the cluster's findings report."""
 
     turned_off: AuditRow | None
-    """The change that set the mode to `off`; None while requests are judged."""
+    """The change that set the mode to `off`; None if the mode is not `off`, or if no change set it."""
     by_operator: AuditRow | None
     """The newest change of a user that the operator made, not a Super; None if there is none."""
 
@@ -349,7 +353,7 @@ class RecentChanges:
 
     def look(self) -> Recent:
         """Returns the recent changes. A found change stays in the result until a newer one replaces it, even after more
-        than LOOKED_AT later changes."""
+        than LOOKED_AT later changes; `turned_off` only as long as the mode is `off`."""
         if self._version == self._access.version:
             return self._found
         self._version = self._access.version

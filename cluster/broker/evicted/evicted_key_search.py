@@ -1,4 +1,5 @@
-"""Searches the tier for evicted messages by key, after the search in this node's own index."""
+"""Searches the tier (the object store with older parts of the log, `cluster.tier`) for evicted messages by key, after
+the search in this node's own index."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class EvictedKeys(Protocol):
-    """Finds messages in the tier by their keys (`cluster.tier.fetch.index_reads`)."""
+    """Finds messages in the tier by their keys. Implemented in `cluster.tier.fetch.index_reads`."""
 
     def find(self, topic: TopicConfig, query: KeyQuery, done: Callable[[QueryResult | Exception], None]) -> None:
         """Calls `done` later, unless the node stops: with the newest matching messages, or with the exception that says
@@ -54,7 +55,8 @@ def complete(
 
     def merge(older: QueryResult | Exception) -> None:
         if not isinstance(older, Exception):
-            known = {stored.message.position for stored in found.messages}  # in both if evicted meanwhile
+            # A message is in both results if it was evicted between the two searches.
+            known = {stored.message.position for stored in found.messages}
             more = [stored for stored in older.messages if stored.message.position not in known]
             every = [*found.messages, *more]
             stopped = older.stopped or len(every) > query.count_max
@@ -95,7 +97,7 @@ class EvictedPage(NamedTuple):
 
 
 class EvictedPages(Protocol):
-    """Reads pages of queues from the tier (`cluster.tier.fetch.evicted_messages`)."""
+    """Reads pages of queues from the tier. Implemented in `cluster.tier.fetch.evicted_messages`."""
 
     async def page(self, topic_id: int, queue_id: int, offset: int, stop: int, count: int) -> EvictedPage:
         """Returns at most `count` messages with offsets from `offset` up to but not including `stop`. Raises an

@@ -1,4 +1,5 @@
-"""Answers pulls whose offset is below the first one in this node's log, with messages that were evicted to the tier."""
+"""Answers pulls whose offset is below the first one in this node's log, with messages that were evicted to the tier
+(the object store with older parts of the log, `cluster.tier`)."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ class Gone(NamedTuple):
 
 
 class EvictedMessages(Protocol):
-    """Finds messages that this node's log no longer has and the tier still keeps
-    (`cluster.tier.fetch.evicted_messages`)."""
+    """Finds messages that this node's log no longer has and the tier still keeps. Implemented in
+    `cluster.tier.fetch.evicted_messages`."""
 
     def find(self, pull: Pull, stop: int, done: Callable[[Found | Gone | Exception], None]) -> None:
         """Calls `done` later, unless the node stops: with messages from the pull's offset up to but not including
@@ -36,9 +37,10 @@ class EvictedMessages(Protocol):
 
 
 def evicted_position(state: BrokerState) -> int:
-    """Returns the position in the log below which messages may be in the tier only. While an EVICT is carried out it
-    lies above `trim_position`, because some queues have lost their rows already."""
-    sweep = state.sweep  # the sweep is read before `trim_position`, which its last slice moves first
+    """Returns the position in the log below which messages may be in the tier only. While an EVICT is carried out, by a
+    sweep that removes rows slice by slice, the result lies above `trim_position`, because some queues have lost their
+    rows already."""
+    sweep = state.sweep  # read before `trim_position`: at the end of a sweep, `trim_position` is set before `sweep`
     begins = state.trim_position
     return max(begins, sweep.position) if sweep is not None and sweep.evicts else begins
 

@@ -1,5 +1,6 @@
-"""Searches a queue by store time: for the first or last offset of a time, and for the time of the first message. The
-searches include messages that this node has evicted to the tier.
+"""Searches a queue by store time: for the first offset at or after a time, for the last offset at or before it, and for
+the time of the first message. The searches include messages that this node has evicted to the tier (the object store
+with older parts of the log, `cluster.tier`).
 
 Store times never decrease within a queue. The tier is asked only if even the oldest message on this node satisfies the
 query. Only then may an older message, in the tier, be the right result.
@@ -21,9 +22,11 @@ TimeAnswer = Callable[[int | Exception | None], None]
 
 
 class EvictedBounds(Protocol):
-    """Searches by store time among the messages in the tier (`cluster.tier.fetch.index_reads`). Each method calls
-    `done` later, unless the node stops: with its result, with None if the tier has no message for the query, or with
-    the exception that says why the tier cannot be read now."""
+    """Searches by store time among the messages in the tier. Implemented in `cluster.tier.fetch.index_reads`.
+
+    Each method calls `done` later, unless the node stops: with its result, with None if the tier has no message for the
+    query, or with the exception that says why the tier cannot be read now.
+    """
 
     def offset_by_time(self, queue: Queue, time_ms: int, done: TimeAnswer) -> None:
         """Finds the first offset in the tier whose message was stored at or after the time."""

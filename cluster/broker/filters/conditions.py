@@ -5,8 +5,9 @@ Each operator is made twice from the same function: over closures that read the 
 their results, so that a filter can stop before a term and continue there in a later turn (`stepwise_evaluation`). A
 term is a condition that contains no other condition.
 
-A condition is True, False or None (unknown); a message is selected if the whole filter is True. The grammar, and the
-value of every operator for missing operands, are RocketMQ's. Source: UnaryExpression, ComparisonExpression,
+A condition is True, False or None (unknown); a message is selected if the whole filter is True. A function that makes
+an operator raises FilterError if its operands do not fit it, or if the filter is nested too deeply. The grammar, and
+the value of every operator for missing operands, are RocketMQ's. Source: UnaryExpression, ComparisonExpression,
 LogicExpression and SelectorParser.jj of RocketMQ.
 """
 
@@ -25,7 +26,7 @@ DEPTH_MAX = 100
 Properties = Mapping[str, str]
 Evaluate = Callable[[Any], Any]
 """Computes the value of an operand from a message's properties, or from a `stepwise_evaluation.Judging` of them. The
-value None means missing or unknown. Raises IncomparableError."""
+value None means missing or unknown. Raises IncomparableError if two values cannot be compared."""
 Make = Callable[..., Evaluate]
 """Makes the closure of an operator from the closures of its operands."""
 

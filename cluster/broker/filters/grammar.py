@@ -1,5 +1,5 @@
-"""The grammar of a filter, in RocketMQ's precedence: NOT and signs bind most tightly, then <, BETWEEN, IN and similar
-operators, then = and IS, then AND, then OR. So `NOT a = 'x'` is `(NOT a) = 'x'`, which is never true.
+"""Defines the grammar of filters. The precedence is RocketMQ's: NOT and signs bind most tightly, then <, BETWEEN, IN
+and similar operators, then = and IS, then AND, then OR. So `NOT a = 'x'` is `(NOT a) = 'x'`, which is never true.
 
 Source: SelectorParser.jj of RocketMQ. There are two differences. RocketMQ ignores everything from the first token on
 that does not continue the filter; here it is an error. A comment after `--` must end with a line end in RocketMQ, but
@@ -92,13 +92,14 @@ _WORDS = (
 
 
 def parse(text: str) -> Operand:
-    """Returns the outermost operand of a filter, which need not be a condition. Raises FilterError."""
+    """Returns the outermost operand of a filter, which need not be a condition. Raises FilterError if the text is not a
+    filter."""
     return at_once(parsing(text))
 
 
 def parsing(text: str) -> Generator[None, None, Operand]:
-    """Parses a filter and returns its outermost operand. Works in steps of a few tokens, each charged before it is
-    parsed. Raises FilterError."""
+    """Returns the result of `parse`. Works in steps of a few tokens, each charged before it is parsed. Raises
+    FilterError in the same cases."""
     from lark.exceptions import UnexpectedCharacters, UnexpectedToken
 
     charge(STAR_UNITS * text.count("*"))
@@ -152,7 +153,7 @@ def _parser() -> Lark:
     )
 
 
-# --- what the rules make of their children: operands, and tokens of the kinds that are kept ---
+# --- the actions: each makes the operand of one rule of the grammar from the rule's children (operands and tokens) ---
 
 
 def _at(token: Token) -> int:
@@ -169,7 +170,8 @@ def _text(token: Token) -> Operand:
 
 
 def _whole(token: Token) -> Operand:
-    """Reads a whole number: up to 32 bits it is an Integer, even with an L; a longer one is a Long."""
+    """Reads a whole number: up to 32 bits it is an Integer, even with an L; a longer one is a Long. Raises FilterError
+    if it has more than 64 bits."""
     value = int(token.rstrip("lL")[:LONG_DIGITS_MAX])
     if len(token) > LONG_DIGITS_MAX or value > INT64_MAX:
         raise FilterError(f"{token[:40]} has more than 64 bits", _at(token))
@@ -179,7 +181,8 @@ def _whole(token: Token) -> Operand:
 
 
 def _float(token: Token) -> Operand:
-    """Reads a floating-point number. RocketMQ refuses 0.0 as well, because it considers 0.0 too small for a double."""
+    """Reads a floating-point number. Raises FilterError if it is too large for a double, or so small that a double
+    rounds it to 0. RocketMQ also refuses 0.0 itself; here it is allowed."""
     value = float(token)
     if math.isinf(value) or (value == 0 and re.search("[1-9]", re.split("[eE]", token)[0])):
         raise FilterError(f"{token[:40]} is no number of 64 bits", _at(token))

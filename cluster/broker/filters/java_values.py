@@ -29,8 +29,8 @@ _TRIMMED = "".join(map(chr, range(33)))
 """Characters that Java's String.trim removes."""
 
 Compare = Callable[[Any, Any], int]
-"""Compares two values that are not missing. Returns a number below 0, 0, or a number above 0. Raises
-IncomparableError."""
+"""Compares two values that are not missing. Returns a number below 0, 0, or a number above 0. Raises IncomparableError
+if the values cannot be compared."""
 
 
 class ValueKind(Enum):
@@ -49,12 +49,14 @@ NUMBERS = frozenset({ValueKind.INTEGER, ValueKind.LONG, ValueKind.DOUBLE})
 
 
 def read_integer(text: str) -> int:
-    """Reads a text as Java's Integer.valueOf does. Raises IncomparableError."""
+    """Reads a text as Java's Integer.valueOf does. Raises IncomparableError if it is not an integer of 32 bits, or is
+    longer than NUMBER_LENGTH_MAX."""
     return _read_whole(text, INT32_MAX)
 
 
 def read_long(text: str) -> int:
-    """Reads a text as Java's Long.valueOf does. Raises IncomparableError."""
+    """Reads a text as Java's Long.valueOf does. Raises IncomparableError if it is not an integer of 64 bits, or is
+    longer than NUMBER_LENGTH_MAX."""
     return _read_whole(text, INT64_MAX)
 
 
@@ -68,7 +70,8 @@ def _read_whole(text: str, most: int) -> int:
 
 
 def read_double(text: str) -> float:
-    """Reads a text as Java's Double.valueOf does. Raises IncomparableError."""
+    """Reads a text as Java's Double.valueOf does. Raises IncomparableError if it is not a number, or is longer than
+    NUMBER_LENGTH_MAX."""
     if len(text) > NUMBER_LENGTH_MAX:
         raise IncomparableError(f"{text[:40]!r} is too long for a number")
     trimmed = text.strip(_TRIMMED)

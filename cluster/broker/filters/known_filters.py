@@ -72,8 +72,9 @@ class KnownFilters:
         return found
 
     def learn(self, kind: str | None, text: str | None) -> WorkSteps:
-        """Makes a filter in steps. Afterwards `get` returns it. If several callers want the same filter, they share the
-        work."""
+        """Makes a filter in steps. Afterwards `get` returns it, or raises the refusal if the text is faulty. If several
+        callers want the same filter, they share the work. Raises Refused, as `get` does, if the text is too long or the
+        expression type is unknown."""
         expression = _expression(kind, text)
         making = self._making.get(expression)
         if making is None:

@@ -1,4 +1,4 @@
-"""A SQL92 filter, parsed once and applied to many messages."""
+"""Defines the SQL92 filter, which is parsed once and applied to many messages."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ class SqlFilter:
     __slots__ = ("__weakref__", "_cost", "_evaluate", "_resume", "number", "text")
 
     def __init__(self, text: str) -> None:
-        """Parses the text. Raises FilterError."""
+        """Parses the text. Raises FilterError if it is not a filter, or is longer than TEXT_MAX."""
         check_length(text)
         self._take(text, grammar.parse(text))
 
     @classmethod
     def parsing(cls, text: str) -> Generator[None, None, SqlFilter]:
-        """Returns the parsed filter. Works in bounded steps. Raises FilterError."""
+        """Returns the parsed filter. Works in bounded steps. Raises FilterError in the same cases as the
+        constructor."""
         check_length(text)
         operand = yield from grammar.parsing(text)
         made = cls.__new__(cls)

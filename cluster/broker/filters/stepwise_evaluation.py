@@ -52,8 +52,8 @@ class Judging:
         return True
 
     def value(self, term: Callable[[Any], Any], cost: FilterCost, names: tuple[str, ...]) -> Any:
-        """Returns the value of a term, which is evaluated if it was not before. Raises PausedError if this step has no
-        units left, and IncomparableError."""
+        """Returns the value of a term, and evaluates the term first if that was not done before. Raises PausedError if
+        this step has no units left, and IncomparableError if the term compares values that cannot be compared."""
         known = self._known
         if term in known:
             return known[term]

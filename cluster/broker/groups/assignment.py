@@ -44,8 +44,8 @@ def read_queues(services: Services, topic: str) -> list[tuple[BrokerGroup, int]]
 
 
 def queue_at(placed: Sequence[tuple[BrokerGroup, int]], place: int) -> tuple[str, int]:
-    """Returns the broker name and the queue id of the queue at position `place` among all queues of the topic. Raises
-    IndexError."""
+    """Returns the broker name and the queue id of the queue at position `place`, from 0, among all queues of the topic.
+    Raises IndexError if the topic has no more than `place` queues."""
     for group, count in placed:
         if place < count:
             return group.name, place

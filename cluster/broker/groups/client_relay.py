@@ -49,8 +49,8 @@ ANSWER_MS = 10_000
 SILENCE_MS = 1_000
 """Milliseconds that a peer may take to say whether the client is connected to it."""
 IN_HAND_MAX = 1_000
-"""The most requests in progress that this node has sent for itself, and also the most that it passes on for other
-nodes."""
+"""The most unanswered requests of this node to clients of other nodes. Also the most unanswered requests to clients of
+this node, its own and those that it passes on for other nodes together."""
 KINDS = frozenset({Kind.RELAY, Kind.RELAY_REPLY})
 
 _LOST = "the client, or the node that it is connected to, was lost before it answered"
@@ -136,8 +136,9 @@ class ClientRelay:
         `correlation_id`: the id of the reply that is sent. A node that has noted which connection waits for this reply
         prefers that connection. `first`: the node to ask first; None for this node first, then the others.
 
-        Refusals: NO_CONSUMER if no such client is connected to any node that can be asked, BUSY, INVALID for a request
-        that is too long, ERROR if there was no answer within `timeout_ms` or the client disconnected.
+        Refusals: NO_CONSUMER if no such client is connected to any node that can be asked, BUSY if too many requests
+        are unanswered on this node or on the client's, INVALID for a request that is too long, ERROR if there was no
+        answer within `timeout_ms` or the client disconnected.
         """
         request = request._replace(ext=unsigned(request.ext))
         done = self._counted(request, done)
@@ -254,7 +255,7 @@ class ClientRelay:
         match status:
             case RelayStatus.HANDED_OVER if asked.relayed.request.oneway:
                 self._end(asked, HANDED_OVER)
-            case RelayStatus.HANDED_OVER:  # no further peer is asked, even if another one was asked since
+            case RelayStatus.HANDED_OVER:  # no further peer is asked, even if this one was skipped before
                 asked.stop_silence()
                 asked.hand_over(peer)
             case RelayStatus.ANSWERED:
@@ -301,7 +302,8 @@ class ClientRelay:
         done: Callable[[ClientAnswer | Refused | None], None],
     ) -> None:
         """Sends a request to a client of this node. Calls `done` with the client's answer, or with None if the client
-        disconnects or does not answer in time."""
+        disconnects or does not answer in time. Calls it at once with HANDED_OVER for a oneway request, or with a
+        Refused (BUSY) if too many requests are unanswered."""
         if request.oneway:
             client.call_oneway(request.code, request.ext, request.body)
             done(HANDED_OVER)
@@ -322,7 +324,7 @@ class ClientRelay:
     # --- frames between nodes ----------------------------------------------------------------------------------------
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
-        """Handles a frame of one of KINDS: a peer's request or reply. Raises WireError."""
+        """Handles a frame of one of KINDS: a peer's request or reply. Raises WireError if it is malformed."""
         if kind == Kind.RELAY:
             self._on_relay(peer, header, payload)
         else:

@@ -260,8 +260,9 @@ class ConsumerGroup:
         return member is None or _wants(member, topic)
 
     def unread(self) -> dict[str, list[str]]:
-        """Returns topic -> members that get queues of the topic but do not want it: NAMED_MAX of each at most. Empty if
-        the group is divided by topic, or if all wishes are equal."""
+        """Returns topic -> members that get queues of the topic but do not want it: at most NAMED_MAX topics, and at
+        most NAMED_MAX members for each. Empty if the group is divided by topic, if all wishes are equal, or if each
+        member reads all messages (BROADCASTING)."""
         if len(self.wishes) < 2 or self.by_topic or self.message_model != CLUSTERING:
             return {}
         charge(ITEM_UNITS * (len(self.wishes) + NAMED_MAX * len(self.members)))

@@ -1,4 +1,5 @@
-"""Changes and inspects consumer groups for administrators. Leader only; callers of reads hold a ReadIndex round."""
+"""Changes and inspects consumer groups for administrators. Leader only. Before they read, callers wait for a ReadIndex
+round: a majority then confirms that this node leads."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ SubscriptionGroupConfig at 8fc57f14; only its gRPC proxy reads consumeMessageOrd
 def put_group(services: Services, config: dict[str, Any], done: Done, party: Party, *, if_absent: bool = False) -> None:
     """Creates the group `config["name"]`. If it exists, changes the given fields, or nothing if `if_absent`. Calls
     `done` when the change is applied or its outcome is unknown. `party`: the user and address that ask for it. Raises
-    Refused."""
+    Refused if the name or a setting is not allowed, or if `party` may not create another group now."""
     name = config["name"]
     check_group_name(name)
     check_settings(services.state, config)
@@ -116,8 +117,9 @@ class GroupReads:
         self._members = members
 
     def progress(self, group: str, topic: str = "") -> Iterator[GroupProgress]:
-        """Yields the progress of the group in each queue of the topics to which it subscribes or in which it has
-        committed; only in the queues of `topic` if that is not "". Raises Refused."""
+        """Returns an iterator over the progress of the group in each queue of the topics to which it subscribes or in
+        which it has committed; only in the queues of `topic` if that is not "". Raises Refused if there is no such
+        group, or if the iterator would have more than ANSWER_QUEUES_MAX items."""
         state = self._services.state
         config = group_named(state, group)
         offsets = state.offsets_by_topic(group)
@@ -142,7 +144,7 @@ class GroupReads:
 
     def readers(self, topic: str) -> Generator[None, None, list[str]]:
         """Returns the names of the groups that subscribe to the topic or have committed in it, sorted. Works in steps.
-        Raises Refused."""
+        Raises Refused if there is no such topic."""
         state = self._services.state
         config = topic_named(state, topic)
         groups = set()

@@ -184,8 +184,9 @@ class LagMetrics(ServiceMetrics):
         behind: Sequence[tuple[str, QueueLag]] = (),
         latency_ms: Mapping[tuple[str, str], int] | None = None,
     ) -> None:
-        """Updates the metrics. `lags`: (group, topic) -> number of messages. `left_out`: the number of pairs that are
-        not shown. `behind`: (group, queue) of the queues with a lag. `latency_ms`: (group, topic) -> milliseconds."""
+        """Updates the metrics. `lags`: (group, topic) -> number of messages. `left_out`: the number of groups that are
+        not shown. `behind`: (group, lag in one queue) for the queues with a lag. `latency_ms`: (group, topic) ->
+        milliseconds."""
         for gauge in (self._by_topic, self._by_group, self._by_queue, self._latency):
             gauge.clear()
         for (group, topic), lag in lags.items():
@@ -202,8 +203,8 @@ def _latest_ms(
     state: BrokerState, pairs: Iterable[tuple[str, str]], behind: list[tuple[str, QueueLag]], now_ms: int
 ) -> Generator[None, None, dict[tuple[str, str], int]]:
     """Returns (group, topic) -> milliseconds since the store time of the oldest message that the group has not
-    committed. One row is read for each queue with a lag, at most LATENCY_QUEUES_MAX in all. A pair whose queues exceed
-    this limit is left out."""
+    committed; 0 if there is no lag. One row is read for each queue with a lag, at most LATENCY_QUEUES_MAX in all. A
+    pair with a queue beyond this limit is left out."""
     unseen = {(group, each.topic) for group, each in behind[LATENCY_QUEUES_MAX:]}
     latest = {pair: 0 for pair in pairs if pair not in unseen}
     for at, (group, each) in enumerate(behind[:LATENCY_QUEUES_MAX]):

@@ -1,5 +1,6 @@
-"""The clients that produce and consume through this node. A client becomes a member by its heartbeats. It is forgotten
-when it disconnects, after 120 s of silence, or when its user has lost the right by which it registered.
+"""Keeps the list of the clients that produce and consume through this node. A client becomes a member by its
+heartbeats. It is forgotten when it disconnects, after 120 s of silence, or when its user has lost the right by which it
+registered.
 
 The lists are local by design: consumers send heartbeats to every node of the group, so each node knows all of them, and
 a new leader answers for the group at once. A producer is known only to the nodes to which it sends heartbeats. Time in
@@ -112,7 +113,7 @@ class ProducerGroup:
 
 
 class MemberBounds(NamedTuple):
-    """The limits on what this node keeps about members. The constants of this module explain them."""
+    """The limits on what this node keeps about members. The constants that are their defaults explain them."""
 
     connection_groups: int = CONNECTION_GROUPS_MAX
     memberships: int = MEMBERSHIPS_MAX
@@ -140,11 +141,12 @@ class Members:
         self.consumers: SortedMap[str, ConsumerGroup] = SortedMap()
         self.producers: SortedMap[str, ProducerGroup] = SortedMap()
         self._named: dict[str, dict[int, dict[Client, Member]]] = {}
-        """Client id -> user -> open connections whose heartbeats named that producer, the newest last. It finds
-        requesters, of which only the client id is known. A connection stays when a newer one names the same
-        producer."""
+        """Client id -> user -> open connections whose heartbeats named that producer, the newest last. This table finds
+        the producer that waits for a reply, of which only the client id is known. A connection stays when a newer one
+        names the same producer."""
         self._turn = 0
-        """The number of choices among several members so far, by which each member is chosen in turn."""
+        """The number of members that `_next` has tried so far. The number selects the member to try next, so that each
+        gets its turn."""
         self._groups_of: dict[Client, _Memberships] = {}
         """Connection -> the groups and clients that its heartbeats named. So the end of a connection costs nothing for
         other clients' groups."""
@@ -253,8 +255,8 @@ class Members:
         return max((member for member in found if member is not None), key=_last_seen, default=None)
 
     def producer_users(self, client_id: str) -> dict[int, int]:
-        """Returns user -> milliseconds, for each user of whom a producer with this client id is connected: how long one
-        of the open connections has had that client id."""
+        """Returns user -> milliseconds, for each user of whom a producer with this client id is connected. The
+        milliseconds are those since the first of the user's open connections named that client id."""
         now_ms = self._services.awake_ms()
         users = self._named.get(client_id, {})
         return {user: now_ms - min(each.named_ms for each in users[user].values()) for user in users}
@@ -310,7 +312,8 @@ class Members:
         carries none; the group's then stay as they are. Returns True if the group's subscriptions changed.
 
         The group's members are notified (request 40) of a new member, a new connection and changed subscriptions.
-        Raises Refused, with NO_PERMISSION if another user's client in the group has the same client id.
+        Raises Refused: NO_PERMISSION if another user's client in the group has the same client id, BAD_SUBSCRIPTION if
+        a subscription is too long, BUSY if the limit on client ids or on subscriptions is reached.
         """
         found = self.consumers.get(group)
         if found is not None and self._clashes(group, found.members.get(member.client_id), member):
@@ -383,7 +386,8 @@ class Members:
                     self._drop_of(connection, role, group or "", (owner, named))
 
     def _drop_of(self, connection: Client, role: Role, group: str, key: ClientKey) -> None:
-        """Removes the client that this connection named from the group, unless another connection names it too."""
+        """Ends the membership in the group that this connection's heartbeats gave the client. The client stays in the
+        group if another connection has named it since."""
         member = self._over(connection, role, group, key)
         if member is not None:
             self._drop(role, group, member)
@@ -413,7 +417,7 @@ class Members:
         held = found.text.held if found is not None and found.text is not None else 0
         size = text_bytes(subscriptions) + wish_bytes(topics_wanted)
         if found is not None and topics_wanted not in found.wishes:
-            size += held  # what the other members want stays
+            size += held  # the other members' subscriptions and wishes are kept as well
         if size > held and not self._text.fits(size - held):
             remark = (
                 f"group {name} subscribes with {size} bytes; with the {self._text.taken} of other groups this node "
@@ -451,9 +455,9 @@ class Members:
     def _replaced(
         self, members: ProducerGroup | ConsumerGroup, old: Member, member: Member, role: Role, group: str
     ) -> None:
-        """Handles a member that was replaced by one over another connection or of another user. The same user's
-        consumer is kept beside the new one while its connection is open. Another user's is forgotten, with all its
-        connections."""
+        """Handles that `old` was replaced by `member`, which came over another connection or is of another user. A
+        consumer of the same user is kept beside the new one while its connection is open. A consumer of another user is
+        forgotten on all its connections."""
         gone = [old]
         if isinstance(members, ConsumerGroup):
             if old.user == member.user and not old.connection.closed:
@@ -480,7 +484,7 @@ class Members:
                 self._drop_of(connection, role, group, key)
                 yield
 
-    # --- standing that ends with the right ---------------------------------------------------------------------------
+    # --- members whose user loses the right --------------------------------------------------------------------------
 
     def rules_changed(self) -> None:
         """Checks the rights of all members again, in steps, and removes those that have lost them. Called when users or
@@ -504,7 +508,7 @@ class Members:
 
     def judged(self, name: str, group: ConsumerGroup) -> Generator[None]:
         """Checks the rights of a consumer group's members in steps, and removes those that have lost them. Does nothing
-        if they were already checked by the present version of users and rules."""
+        if rights are not enforced, or if they were already checked by the present version of users and rules."""
         version = self._services.state.access.version
         if not self._rights.enforces or group.judged == version:
             return

@@ -1,7 +1,7 @@
-"""Commits and returns consumer offsets, and the bounds of queues. Leader only. Consumers jump to the offsets that are
-returned here, so they never come from stale state.
+"""Commits consumer offsets, and returns them and the bounds of queues. Leader only. Consumers jump to the offsets that
+are returned here, so these offsets must never come from stale state.
 
-Commits take effect in the order in which they came: `cluster.replication.offset_order`.
+Commits take effect in the order in which they came (see `cluster.replication.offset_order`).
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class Offsets:
         state = self._services.state
         if first_offset(state, topic_id, queue_id) != 0:
             return False
-        first = state.fetch(topic_id, queue_id, 0, 1)  # none, or a later one, if the message is only in the tier
+        # If the message is only in the tier, this returns no message, or a later one.
+        first = state.fetch(topic_id, queue_id, 0, 1)
         since_ms = self._services.log_time_ms() - YOUNG_MS
         return bool(first) and first[0].queue_offset == 0 and first[0].store_time_ms > since_ms
 
@@ -78,7 +79,8 @@ class Offsets:
         """Commits an offset, and calls `done` when the commit is applied or its outcome is unknown. A result that is
         not ok means that the topic was deleted in the meantime. `name` identifies the commit, in case the client
         repeats it; None for a commit without identity. `counted_in`: the identity of the topic in which the offset
-        counts; None if the client does not say. Raises Refused."""
+        counts; None if the client does not say. Raises Refused if the group, topic or queue does not exist, if the
+        offset does not count in the present topic, or if the commit comes too late (`NamedCommits.commit`)."""
         config = self._committable(group, topic, queue_id, offset, counted_in)
         row = group, config.id, queue_id, offset
         if name is not None:
@@ -88,7 +90,7 @@ class Offsets:
 
     def commit_later(self, group: str, topic: str, queue_id: int, offset: int, counted_in: str | None = None) -> None:
         """Commits an offset together with other offsets in one entry. The caller is not told of the outcome. Raises
-        Refused."""
+        Refused in the same cases as `commit`, except that no commit comes too late."""
         config = self._committable(group, topic, queue_id, offset, counted_in)
         self._services.commit_offset_later(group, config.id, queue_id, offset)
 
@@ -103,24 +105,27 @@ class Offsets:
     # --- bounds ------------------------------------------------------------------------------------------------------
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """Returns the offset behind the queue's last message. Raises Refused."""
+        """Returns the offset behind the queue's last message. Raises Refused if there is no such queue."""
         return self._services.state.max_offset(self._queue(topic, queue_id).id, queue_id)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """Returns the offset of the queue's first message, on this node or in the tier. Raises Refused."""
+        """Returns the offset of the queue's first message, on this node or in the tier. Raises Refused if there is no
+        such queue."""
         return first_offset(self._services.state, self._queue(topic, queue_id).id, queue_id)
 
     def offset_by_time(
         self, topic: str, queue_id: int, time_ms: int, done: Callable[[int | Refused], None], *, upper: bool
     ) -> None:
         """Calls `done` with the first offset stored at or after the time, or if `upper` is True with the last one
-        stored at or before it. Messages in the tier count too. Raises Refused, or passes it to `done`."""
+        stored at or before it. Messages in the tier count too. Raises Refused if there is no such queue. Passes a
+        Refused to `done` if the tier is needed and cannot be read."""
         queue = self._queue(topic, queue_id).id, queue_id
         offset_by_time(self._services.state, self._old, queue, time_ms, done, upper=upper)
 
     def earliest_store_ms(self, topic: str, queue_id: int, done: Callable[[int | Refused | None], None]) -> None:
         """Calls `done` with the store time in milliseconds of the queue's first message, on this node or in the tier;
-        with None if the queue is empty. Raises Refused, or passes it to `done`."""
+        with None if the queue is empty. Raises Refused if there is no such queue. Passes a Refused to `done` if the
+        tier is needed and cannot be read."""
         earliest_store_ms(self._services.state, self._old, (self._queue(topic, queue_id).id, queue_id), done)
 
     def _queue(self, topic: str, queue_id: int) -> TopicConfig:
@@ -172,7 +177,8 @@ class NamedCommits:
 
     def commit(self, row: Commit, name: CommitId, done: Done) -> None:
         """Proposes the commit `row`, unless a commit with the same identity to the same topic was proposed before.
-        Calls `done` with the outcome in both cases. Raises Refused."""
+        Calls `done` with the outcome in both cases. Raises Refused (INVALID) if the sender has settled this commit, or
+        has UNSETTLED_MAX commits that are not settled."""
         topic_id = row[1]
         sender = self._sender(name)
         stored = self._stored(name.session.own, name.sequence)
@@ -251,8 +257,9 @@ class NamedCommits:
         self._services.propose([CommitOffsets([row])], done, session)
 
     def _wait_for_first(self, row: Commit, session: bytes, sequence: int, done: Done) -> None:
-        """Waits for the outcome of an earlier commit of the same name, which is in flight or was lost with an earlier
-        term. It proposes an entry behind the earlier one, and answers when that entry is decided."""
+        """Waits for the outcome of an earlier commit with the same identity, which is in flight or was lost with an
+        earlier term. Proposes an empty entry behind the earlier one, and calls `done` when the empty entry is
+        decided."""
 
         def decided(result: ProposeResult) -> None:
             if result.outcome is not Outcome.OK:

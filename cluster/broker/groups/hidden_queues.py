@@ -55,9 +55,9 @@ def unread(state: BrokerState, topic: TopicConfig, queues: range) -> Generator[N
 
 
 def check_hides_nothing(state: BrokerState, config: Mapping[str, Any]) -> Generator[None, None, None]:
-    """Checks in steps that a change of a topic hides no unread messages. `config`: the argument of create_topic. Raises
-    Refused (ILLEGAL), which names their number. A message that arrives during the check may still be hidden; a finding
-    then reports it."""
+    """Checks in steps that a change of a topic hides no unread messages. `config`: the fields that the change sets, as
+    the command `CreateTopic` has them. Raises Refused (ILLEGAL), which names the number of these messages. A message
+    that arrives during the check may still be hidden; a finding then reports it."""
     topic, wanted = state.topics.get(config["name"]), config.get("read_queues")
     if topic is None or wanted is None or wanted >= topic.read_queues:
         return

@@ -1,8 +1,8 @@
 """Resets consumer offsets, also of groups that are consuming (ADR 0053). Leader only.
 
-A reset moves the committed offset of a queue. It stays in the replicated state until the consumer of the queue
-continues from the new offset. Until then its pulls are answered MOVED, and its commits, which were made before the
-reset, are left out.
+A reset moves the committed offset of a queue. The reset stays in the replicated state until the consumer of the queue
+continues from the new offset. Until then the consumer's pulls are answered MOVED, and its commits are ignored, because
+the consumer does not know of the reset yet.
 """
 
 from __future__ import annotations
@@ -202,7 +202,8 @@ class OffsetResets:
     def clone(self, source: str, to: str, topic: str, party: Party, done: Callable[[ProposeResult], None]) -> None:
         """Gives the group `to` the committed offsets of `source`, in one topic or, if `topic` is "", in all topics.
         Creates the group if necessary. A queue with a reset that its consumer has not learned of yet is reset once
-        more. `party`: the user and address that ask. Raises Refused."""
+        more. `party`: the user and address that ask. Raises Refused in the same cases as `to_clone`, and if the party
+        may not create another group now."""
         rows = self.to_clone(source, to, topic, party)
         runs: Iterator[list[Command]] = (self._given(to, part) for part in rows_in_parts(rows))
         first = [PutGroup({"name": to}, if_absent=True), *next(runs)]
@@ -226,7 +227,8 @@ class OffsetResets:
 
     def to_clone(self, source: str, to: str, topic: str, party: Party) -> Iterator[tuple[int, int, int]]:
         """Returns the offsets that `clone` would give the group `to`, each as (topic id, queue, offset). Changes
-        nothing. Raises Refused, also if `topic` is "" and the party may not change the offsets of one of the topics."""
+        nothing. Raises Refused if the name `to` is not allowed, if there is no group `source` or no such topic, or if
+        `topic` is "" and the party may not change the offsets of one of the topics."""
         state = self._services.state
         check_group_name(to)
         group_named(state, source)
@@ -238,7 +240,7 @@ class OffsetResets:
         return ((topic_id, *row) for topic_id in topics for row in sorted(committed[topic_id].items()))
 
     def _judge_all(self, source: str, topics: Sequence[int], party: Party) -> None:
-        """Checks that the party may change the group's offsets in all these topics (ids). Raises Refused."""
+        """Raises Refused (NO_PERMISSION) unless the party may change offsets in all of the topics with these ids."""
         state = self._services.state
         for topic_id in topics:
             charge(ITEM_UNITS)

@@ -43,7 +43,7 @@ ClientsFound = Callable[[set[str] | None], None]
 
 
 class MemberLink(Protocol):
-    """A connection to a node of another group of brokers (`cluster.peer.group_links.GroupLink`)."""
+    """A connection to a node of another group of brokers. `cluster.peer.group_links.GroupLink` implements it."""
 
     @property
     def group(self) -> int:
@@ -109,7 +109,7 @@ class OtherMembers:
             asked.done(None)
 
     def _on_question(self, link: MemberLink, header: list[Any], payload: bytes) -> None:
-        """Handles a frame MEMBERS. Raises WireError."""
+        """Handles a frame MEMBERS. Raises WireError if it is malformed."""
         match header:
             case [int(number), str(name)] if 0 <= number < _NUMBER_MAX:
                 ids = self._members.consumer_ids(name)
@@ -123,7 +123,8 @@ class OtherMembers:
             link.send(Kind.MEMBERS_REPLY, [number, False], msgpack.packb([]))
 
     def _on_answer(self, link: MemberLink, header: list[Any], payload: bytes) -> None:
-        """Handles a frame MEMBERS_REPLY. An answer to a question that was given up is ignored. Raises WireError."""
+        """Handles a frame MEMBERS_REPLY. An answer to a question that was given up is ignored. Raises WireError if the
+        frame is malformed."""
         match header:
             case [int(number), bool(complete)] if len(payload) <= PAYLOAD_MAX:
                 ids = _ids(payload)

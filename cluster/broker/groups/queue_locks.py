@@ -41,8 +41,8 @@ Granted = frozenset[Queue]
 
 
 class Standing(StrEnum):
-    """The knowledge about a client that asks for locks, by the heartbeats over its connection. Values are on the wire
-    between nodes."""
+    """Says whether heartbeats have named the client that asks for locks, over the connection by which it asks. Values
+    are on the wire between nodes."""
 
     MEMBER = "member"
     """Heartbeats over the connection named the client for the group."""
@@ -55,9 +55,10 @@ class Standing(StrEnum):
 def other_holder(
     services: Services, members: Members, group: str, queue: Queue, user: int, clients: Callable[[], Collection[str]]
 ) -> str | None:
-    """Returns the client that holds the queue's lock, if its work would be undone by commits of the user's `clients`:
-    it is a member of the group, and not one of them. `clients` returns their client ids. Returns None if there are no
-    such clients, the queue is not locked, or the holder is no longer a member. Leader only."""
+    """Returns the id of the client that holds the queue's lock, if it is a member of the group and none of the user's
+    `clients`: commits of these clients would undo its work. `clients` returns their ids, and is called only if a member
+    holds the lock. Returns None if there are no such clients, the queue is not locked, or the holder is no longer a
+    member. Leader only."""
     lock = services.state.locks_of_group(group).get(queue)
     if lock is None or lock.expires_ms <= services.log_time_ms():
         return None
@@ -153,7 +154,8 @@ class QueueLocks:
 
         def applied(result: ProposeResult) -> None:
             if result.outcome is not Outcome.OK:
-                # The outcome is unknown. The client asks again, and then holds any lock that it was granted.
+                # The entry was lost, or its outcome is unknown. The client asks again, and then gets any lock that the
+                # entry has granted.
                 done(not_written(result.outcome, result.remark, unknown="no leader took it"))
                 return
             answer = result.results[0]

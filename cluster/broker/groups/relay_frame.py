@@ -34,9 +34,9 @@ class RelayStatus(IntEnum):
     """The outcome of a relayed request. Values are on the wire."""
 
     ABSENT = 0
-    """No such client is connected to this node; nothing was sent."""
+    """No such client is connected to the node that replies; nothing was sent to a client."""
     BUSY = 1
-    """This node has too many relayed requests in progress; nothing was sent."""
+    """The node that replies has too many unanswered requests to its clients; nothing was sent to a client."""
     HANDED_OVER = 2
     """The request was written to the client's connection. For a oneway request this is the last reply; otherwise
     another one follows."""
@@ -114,8 +114,8 @@ def decode_relay(header: list[Any], payload: bytes) -> Relayed:
 
 
 def _checked_limits(limits: list[Any]) -> tuple[int | None, Need | None, str | None]:
-    """Returns (user, need, correlation id) of the longer form; three times None for the shorter one. Raises
-    WireError."""
+    """Returns (user, need, correlation id) of the longer form; three times None for the shorter one. Raises WireError
+    if they are malformed."""
     match limits:
         case []:
             return None, None, None

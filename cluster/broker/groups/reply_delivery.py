@@ -116,7 +116,7 @@ class ReplyDelivery:
             return
         own = self._waits(reply.client_id, reply.correlation_id, reply.ttl_ms)
         if own.user is not None and not self._rights.judges:
-            self._to_user(reply, own.user, self._services.node_id, done)  # there are no users to confuse
+            self._to_user(reply, own.user, self._services.node_id, done)  # rights are off: no user needs protection
             return
         if len(self._asked) >= IN_HAND_MAX:
             done(Refused(Reason.BUSY, f"{IN_HAND_MAX} questions about requesters are not answered yet"))
@@ -231,7 +231,7 @@ class ReplyDelivery:
                     self._end(ask_id)
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any], payload: bytes) -> None:
-        """Handles a frame WHO_WAITS (a question) or WAITS (an answer). Raises WireError."""
+        """Handles a frame WHO_WAITS (a question) or WAITS (an answer). Raises WireError if it is malformed."""
         if kind == Kind.WHO_WAITS:
             question = decode_question(header)
             waits = self._waits(question.client_id, question.correlation_id, question.ttl_ms)

@@ -25,13 +25,13 @@ class WhoWaits(NamedTuple):
 
 
 class RequesterKnown(NamedTuple):
-    """The knowledge of one node about the requester of a reply."""
+    """The fields of a WAITS frame: those facts about the requester of a reply that one node knows."""
 
     user: int | None
     """The user whose client waits for this reply, by the node's notes; None if there is no such note."""
     users: tuple[tuple[int, int], ...]
     """(user, age) of each user of whom a producer with this client id is connected to the node. The age is the number
-    of milliseconds for which one of its connections has had the client id."""
+    of milliseconds since the first of the user's open connections named the client id."""
     waiting: tuple[int, ...]
     """Those of the users whose client of this id waits for any reply, by the node's notes."""
     lacking: tuple[int, ...]

@@ -48,8 +48,8 @@ class ResetPlaces:
             del self._taken[asker]
 
     def write(self, asker: Hashable, write: Write) -> None:
-        """Calls `write` when no other reset is being written: at once, or in a later turn. Unless `write` raises, its
-        caller must call `written` at the end."""
+        """Calls `write`, which proposes the rows of a reset, when no other reset is being written: at once, or in a
+        later turn. The caller must call `written` when the rows are decided, unless `write` has raised."""
         if self._writing:
             self._waiting.setdefault(asker, deque()).append(write)
         else:

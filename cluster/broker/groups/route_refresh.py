@@ -33,9 +33,9 @@ because they may ask a node that has not seen the change yet. Java's client divi
 FRESH_MS = 12_000
 """Milliseconds after a change during which every route names its brokers."""
 ASKS_MAX, ASKS_MS = 6, 10_000
-"""The limit on routes without brokers: ASKS_MAX in ASKS_MS milliseconds. A consumer that gets more asks again because
-it got none, so it gets complete routes for PAUSE_MS. Otherwise consumers that let the broker divide their queues
-(request 400) would ask every second."""
+"""The most routes without brokers for one connection and group: ASKS_MAX in ASKS_MS milliseconds. A consumer that
+reaches the limit asks again and again because it gets no brokers, so it then gets complete routes for PAUSE_MS.
+Otherwise consumers that let the broker divide their queues (request 400) would ask every second."""
 PAUSE_MS = 600_000
 V4_0_0 = 212
 """The protocol version of RocketMQ 4.0.0, the first under Apache (MQVersion.V4_0_0_SNAPSHOT)."""
@@ -88,7 +88,8 @@ class EarlyRoutes:
         leader = self._services.routes.own.leader()
         if leader == NOBODY or not self._services.config.cluster.early_routes:
             return
-        moves = self._services.config.modes.slave_read_enable  # else readers are shown every node's own address
+        # Routes depend on the unreached nodes only if consumers may read from followers.
+        moves = self._services.config.modes.slave_read_enable
         shown = leader, frozenset(self._unreached()) if moves else frozenset()
         if self._shown is not None and shown != self._shown:
             self._changed_ms = now_ms
@@ -164,9 +165,9 @@ class EarlyRoutes:
             self._services.turns.begin(self, _tell(self._unaware.pop(topic_id)))
 
     def _unread(self, group: str, retry_topic: TopicConfig) -> bool:
-        """Returns True if the retry topic may have messages to read. That includes a topic that ever had messages if
-        the group never committed: a consumer may begin at the end of a queue that it gets late
-        (CONSUME_FROM_TIMESTAMP), and would skip the messages that came in the meantime."""
+        """Returns True if the retry topic may have messages to read. Also returns True if one of its queues ever had
+        messages and the group never committed in that queue: a consumer may begin at the end of a queue that it gets
+        late (CONSUME_FROM_TIMESTAMP), and would skip the messages that came in the meantime."""
         state, topic_id = self._services.state, retry_topic.id
         for queue in range(retry_topic.read_queues):
             committed, end = state.offset(group, topic_id, queue), state.max_offset(topic_id, queue)

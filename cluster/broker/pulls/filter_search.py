@@ -147,7 +147,8 @@ class Search:
 
     def steps(self) -> Generator[None, None, Searched]:
         """Searches in steps and returns the chosen messages. Judges at least one message, if there is one. Only intact
-        messages are judged, so that damage never makes a message seem unwanted. Raises ClientGoneError."""
+        messages are judged, so that damage never makes a message seem unwanted. Raises ClientGoneError if the client
+        disconnects before the search has ended."""
         wanted, verdicts = self._wanted, self._verdicts
         while self._window or (yield from self._fill()):
             item, properties, piece = self._window.popleft()

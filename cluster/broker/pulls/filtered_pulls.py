@@ -1,8 +1,8 @@
 """Answers pulls with a filter. Their messages are searched in bounded steps, in turns that all clients share.
 
-Between two steps anything may happen: the topic is deleted, the node is fenced, rows are trimmed, the queue grows, the
-client disconnects. So a search of several steps returns only the positions of the messages, and the messages are read
-when they are sent.
+Between two steps anything may happen: the topic is deleted, the node stops serving messages, rows are trimmed, the
+queue grows, the client disconnects. So a search of several steps returns only the positions of the messages, and the
+messages are read when they are sent.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class FilteredPulls:
             yield from self._answer(pull)
         except ClientGoneError:
             pass
-        except Exception as error:  # noqa: BLE001 - it is logged there, unless the topic was deleted
+        except Exception as error:  # noqa: BLE001 - `_fail` logs it, unless the topic was deleted
             self._fail(pull, error)
 
     def _answer(self, pull: Pull) -> WorkSteps:
@@ -81,7 +81,8 @@ class FilteredPulls:
                 continue
             if self._deliver(pull, searched, bounds):
                 return
-            if self._bounds(pull)[1] == bounds[1]:  # if the queue grew meanwhile, nothing would wake the pull
+            # If the queue has grown since, it is searched again: nothing would wake the pull for the new messages.
+            if self._bounds(pull)[1] == bounds[1]:
                 self._hold(pull)
                 return
 
@@ -133,5 +134,5 @@ class FilteredPulls:
                 self._deliver(pull, searched, bounds)
             else:
                 self._settle(pull)
-        except Exception as error:  # noqa: BLE001 - it is logged there, unless the topic was deleted
+        except Exception as error:  # noqa: BLE001 - `_fail` logs it, unless the topic was deleted
             self._fail(pull, error)

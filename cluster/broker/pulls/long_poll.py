@@ -1,5 +1,5 @@
-"""Keeps long polls: pulls that wait for messages. They are parked by queue, woken once per applied run, and checked
-again at least every 5 s.
+"""Keeps long polls: pulls that wait for messages. They are parked by queue, woken each time when entries with messages
+of the queue were applied, and checked again at least every 5 s.
 
 The tables are dicts with None as values, not sets, because they keep an order: the longest wait is served first, and
 several clients are served in turn. Waking, checking again, and forgetting the pulls of a closed connection are cut into
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 TICK_MS = 100
 RECHECK_MS = 5_000
 USUAL_BYTES = 1024
-"""The bytes of a usual parked pull, which are not counted. The bytes of larger pulls are."""
+"""The bytes up to which a parked pull does not count against the memory for parked pulls. A larger pull counts with all
+its bytes."""
 TAG_BYTES = 64
 FEW = 8
 """The most pulls of a queue that are woken at once, without steps, if the turn of the loop has time left."""
@@ -84,7 +85,7 @@ class LongPolls:
     def judge_by(self, denied: Callable[[Pull], Refused | None], may_lack: Callable[[], bool]) -> None:
         """Makes waiting pulls be judged again when users or rules change. `denied` returns the refusal for a pull; None
         if it is allowed. It is called for a pull once for each version of users and rules, before the pull gets any
-        message: the apply lane publishes a new version before the messages that come after it. `may_lack` returns True
+        message: a new version is published before the messages that come after it in the log. `may_lack` returns True
         if this node may not have applied a change yet that allows a denied pull."""
         self._denied, self._may_lack = denied, may_lack
 
@@ -129,8 +130,9 @@ class LongPolls:
         return bool(self._by_client.get(connection))
 
     def park(self, pull: Pull) -> str | None:
-        """Parks the pull until its deadline, which is set when it is first parked. Returns None, or the reason if it
-        cannot be parked: the limit that is reached, and its configuration key."""
+        """Parks the pull until its deadline, which is set when it is first parked. Returns the reason if a limit
+        prevents that: the limit, and its configuration key. Returns None otherwise, also if the pull needs no place:
+        its client has disconnected, or the node is stopping and has answered it."""
         full = self._park(pull)
         if not pull.parked:
             leave_line(pull)
@@ -214,7 +216,7 @@ class LongPolls:
         lines = self._by_queue.get(queue)
         line = None if lines is None else lines.get(connection)
         if lines is None or line is None or pull not in line:
-            return  # waking has removed it
+            return  # a wake has removed the pull from the table already
         del line[pull]
         if not line:
             del lines[connection]
@@ -242,8 +244,8 @@ class LongPolls:
     # --- messages come -----------------------------------------------------------------------------------------------
 
     def wake(self, grown: set[Queue]) -> None:
-        """Wakes the parked pulls of these queues. Called once per applied run with the queues that grew, and when more
-        of a queue may be served."""
+        """Wakes the parked pulls of these queues. Called with the queues that grew, once for each run of entries that
+        are applied together, and when more of a queue may be served."""
         woken = self._woken
         for queue in grown:
             lines = self._by_queue.get(queue)
@@ -257,7 +259,8 @@ class LongPolls:
                 woken.take(lines)
                 if not woken.served:
                     woken.served = True
-                    self._services.turns.begin_later("woken pulls", self._serve())  # this turn belongs to the driver
+                    # The pulls are served in later turns: this turn of the loop belongs to the caller's own work.
+                    self._services.turns.begin_later("woken pulls", self._serve())
 
     def _serve(self) -> WorkSteps:
         woken, began = self._woken, METER.units
@@ -315,7 +318,7 @@ class LongPolls:
         if not pull.puller.client.closed:
             self._expire(pull)
 
-    # --- somebody leaves ---------------------------------------------------------------------------------------------
+    # --- clients disconnect, or the node stops -----------------------------------------------------------------------
 
     async def release(self) -> None:
         """Tells the clients of all parked pulls that no message came, because the node will close their connections.

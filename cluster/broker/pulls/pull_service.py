@@ -77,8 +77,8 @@ class Pulls:
         """`reads`: decides which node a consumer should ask next, and how stale this node may be; with None consumers
         are sent to the leader, and answers have no labels about staleness. `evicted`: access to evicted messages; None
         if this node has no tier. `levels`: decides which messages are read from the tier although this node still has
-        them; None without a tier. `rules`: the quotas, to which these pulls report what was refused; with None they
-        make an object of their own."""
+        them; None without a tier. `rules`: the quotas, which also list what was refused for the node's findings; with
+        None, the constructor makes a QuotaRules."""
         self._services = services
         self._access = services.state.access
         self._members = members
@@ -128,7 +128,8 @@ class Pulls:
 
     def _accept(self, puller: Puller, asked: PullRequest, tries: int, *, waited: bool) -> Pull | None:
         """Checks a request, commits its offset, and returns the Pull. Returns None if the pull must first wait for its
-        topic or its filter; it is then handled again. Raises Refused."""
+        topic or its filter; it is then handled again. Raises Refused if the topic or queue does not exist, if the topic
+        or group may not be read, or if the pull's filter or subscription is not accepted."""
         topic = self._services.state.topics.get(asked.topic)
         if topic is None:
             self._wait_for_topic(puller, asked, tries)
@@ -193,7 +194,7 @@ class Pulls:
 
     def _wait_for_topic(self, puller: Puller, asked: PullRequest, tries: int) -> None:
         """Handles the pull again soon if this is a follower, because only the leader knows that a topic does not exist.
-        On the leader, or after the last try, raises Refused."""
+        On the leader, or after the last try, raises Refused (NO_TOPIC)."""
         if self._services.writes_open() or tries == TOPIC_TRIES:
             raise no_topic(asked.topic)
         self._again_soon(puller, asked, tries)
@@ -206,7 +207,8 @@ class Pulls:
 
     def _expression(self, asked: PullRequest, config: GroupConfig | None) -> Expression | None:
         """Returns the selection of messages: that of the request if it has one, else the group's newest subscription.
-        None means all messages. Raises Refused.
+        None means all messages. Raises Refused: NO_SUBSCRIPTION if there is no subscription, STALE_SUBSCRIPTION if it
+        is older than the consumer's and the client does not compare the tags itself.
 
         It also returns None if the group's subscription is older than the consumer's, and the client itself compares
         the tags. Otherwise the client would be refused for up to half a minute, until its next heartbeat.
@@ -231,8 +233,9 @@ class Pulls:
         return Expression(expression_type, sub_string)
 
     def _commit(self, puller: Puller, asked: PullRequest, topic: TopicConfig) -> None:
-        """Commits the offset that the pull carries, if this node leads. To other nodes consumers send their commits in
-        separate requests. The offset is ignored if another member of the group holds the lock of the queue."""
+        """Commits the offset that the pull carries, if this node leads. A consumer that pulls from another node sends
+        its commits in separate requests. The offset is ignored if another member of the group holds the lock of the
+        queue."""
         services, members, group = self._services, self._members, asked.group
         client, user = puller.client, puller.user
         if not services.writes_open() or not services.knows_group(group):
@@ -268,7 +271,7 @@ class Pulls:
             if self.long_polls.answers is not None and pull.wanted is None:
                 return self._answer_woken(pull, self.long_polls.answers)
             return self._answer(pull)
-        except Exception as error:  # noqa: BLE001 - it is logged there, unless the topic was deleted
+        except Exception as error:  # noqa: BLE001 - `_fail` logs it, unless the topic was deleted
             self._fail(pull, error)
             return True
 
@@ -339,7 +342,7 @@ class Pulls:
             pull.offset = found.next_offset
             return False
         elif found.next_offset == pull.offset and pull.repair_tries < REPAIR_TRIES:
-            # A TRIM is being applied on the apply lane: its rows are gone, and the bounds are published in a moment.
+            # A TRIM is being applied on another thread: its rows are gone, and the bounds are published in a moment.
             pull.repair_tries += 1
             self._services.call_later(TRIM_RETRY_MS, lambda: self._settle_if_open(pull))
         else:

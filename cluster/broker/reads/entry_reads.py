@@ -27,7 +27,7 @@ EntryAt = Callable[[int], "EntrySpan"]
 EntryAnswer = Callable[[bytes | RaftLogError], None]
 ReadEntries = Callable[[Sequence[int], EntryAnswer], None]
 """(ascending positions, function to call with the result). The result is the packed runs of `runs_of`, or the reason
-why they cannot be found. Raises Refused."""
+why they cannot be found. Raises Refused (BUSY) if too many requests wait."""
 
 
 class _Ask(NamedTuple):
@@ -39,8 +39,8 @@ _Found = tuple[_Ask, bytes | RaftLogError]
 
 
 class EntryReads:
-    """Finds entries on a lane, which starts with the first request. Everything except for the look-up runs on the event
-    loop."""
+    """Finds entries on a lane (a thread of its own, `cluster.runtime.lanes`), which starts with the first request.
+    Everything except for the look-up runs on the event loop."""
 
     def __init__(self, context: NodeContext, entry_at: EntryAt) -> None:
         """`entry_at`: `raftlog.storage.log.log_reader.LogReader.entry_at`."""
@@ -87,7 +87,7 @@ class _EntryLane(NeverIdle):
 
 def runs_of(positions: Sequence[int], entry_at: EntryAt) -> bytes:
     """Returns packed runs (index, term, number of positions): one run for neighbouring positions whose messages are in
-    the same entry. Raises RaftLogError."""
+    the same entry. Raises RaftLogError if the entry at a position cannot be found."""
     runs: list[bytes] = []
     at, count = 0, len(positions)
     while at < count:

@@ -120,5 +120,5 @@ def _read_one(services: Log, item: bytes, told: int) -> tuple[bytes, int]:
     except StorageError as error:
         logger.log(told, "reading %d bytes at position %d: %s", size, position, error)
     except OutOfRangeError:
-        pass  # see `is_here`
+        pass  # this node's log does not have the message (see `is_here`)
     return b"", 0

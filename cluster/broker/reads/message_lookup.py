@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 CANDIDATES_MAX = 1024
 """The most messages that one lookup reads. Only keys that were made to collide in the index have so many candidates."""
 BYTES_MAX = 8 << 20
-"""The most bytes of a lookup's messages: half of the largest frame that clients accept."""
+"""The bytes of found messages above which a lookup ends: half of the largest frame that clients accept."""
 
 _SYS_FLAG_AT = 36
 _I64 = struct.Struct(">q")
@@ -100,7 +100,8 @@ def message_at(
     With `waiting`, messages that are not delivered yet are found too. If such a message was appended again to free the
     log, it is returned in the form in which it was first stored.
 
-    Raises UnreadableError. It cannot tell a position at which no message begins from one whose bytes have changed.
+    Raises UnreadableError if no intact message can be read at the position: perhaps no message begins there, perhaps
+    its bytes have changed.
     """
     unreadable: UnreadableError | None = None
     try:
@@ -180,7 +181,8 @@ def _outside(node: Services, position: int) -> str:
 
 
 def _claim_at(node: Services, position: int) -> MessageClaim:
-    """Returns what the bytes at the position claim about the message that begins there. Raises UnreadableError."""
+    """Returns what the bytes at the position claim about the message that begins there. Raises UnreadableError if the
+    position is outside the log, if its bytes cannot be read, or if they are not the beginning of a message."""
     if why := _outside(node, position):
         raise UnreadableError(why)
     head = _read(node, position, HEAD.size)
@@ -199,7 +201,7 @@ def _topic_of(node: Services, position: int, claim: MessageClaim) -> str:
 
 
 def _read(node: Services, position: int, size: int) -> bytes:
-    """Returns bytes of the log. Raises UnreadableError."""
+    """Returns `size` bytes of the log at the position. Raises UnreadableError if they cannot be read."""
     try:
         return node.read_log(position, size)
     except (StorageError, OutOfRangeError) as error:
@@ -208,7 +210,7 @@ def _read(node: Services, position: int, size: int) -> bytes:
 
 def store_ms_at(node: Services, position: int) -> int:
     """Returns the store time in milliseconds from the head of the message at a position that the index names. Raises
-    UnreadableError."""
+    UnreadableError if the bytes cannot be read, or if no message begins there."""
     try:
         head = node.read_log(position, HEAD.size + 28)
         if HEAD.unpack_from(head)[1] not in (MAGIC_V1, MAGIC_V2):

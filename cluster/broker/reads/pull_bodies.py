@@ -1,7 +1,7 @@
 """Makes the body of an answer from rows of the queue and bytes of the log. This is all the work that a pull does per
 message.
 
-Pure, and without a call of our own functions per message.
+Pure. No Python function of this project is called per message.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The values of one pull, from the consumer's request to its answer. `cluster.broker.pulls.pull_service` makes the
-decisions."""
+"""Defines the values of one pull, from the consumer's request to its answer. `cluster.broker.pulls.pull_service`
+answers the pulls."""
 
 from __future__ import annotations
 
@@ -179,7 +179,8 @@ class Pull(Untracked):
     """(most messages, most bytes) that the client asked for; None unless a quota limits the pull, which may then get
     less."""
     repair_tries: int = 0
-    """The number of times that its first message could not be read intact."""
+    """The number of times that the pull was tried again because its first message could not be read intact, or because
+    its rows had just been trimmed."""
 
 
 def leave_line(pull: Pull) -> None:

@@ -48,7 +48,7 @@ class Found(NamedTuple):
     next_offset: int
     """The offset at which the next pull continues."""
     last_position: int = -1
-    """The position in the log of the last message; -1 if there is none."""
+    """The position in the log of the last message; -1 if there is none, or if the caller did not determine it."""
     unread: QueueItem | None = None
     """The message at `next_offset`, if the result ends there because that message cannot be read intact; otherwise
     None."""
@@ -77,7 +77,7 @@ def choose(rows: RecentBlocks, pull: Pull, high: int) -> Chosen:
     end = min(first + pull.messages_max, high)
     items = rows.between(pull.topic_id, pull.queue_id, first, end, high)
     extent = extent_of(items)
-    if extent[1] > pull.bytes_max:  # else they have fewer bytes as well
+    if extent[1] > pull.bytes_max:  # the messages have at most as many bytes as their extent in the log
         items = items[: ITEM.size * _fitting(items, pull.bytes_max)]
         extent = extent_of(items)
     end = first + len(items) // ITEM.size
@@ -154,8 +154,8 @@ def read(services: Services, chosen: Chosen) -> Found:
 # gone from the log, which may also happen to rows that were just read.
 
 BLOCKS_MAX = 512
-"""The most blocks in memory, 4 MiB together. Beyond it the block that was read first is dropped. Its reader no longer
-needs it, unless more queues than that are read at once."""
+"""The most blocks in memory, 4 MiB together. Beyond that, the block that was read first is dropped. Its reader no
+longer needs it, unless more than BLOCKS_MAX queues are read at once."""
 
 
 class RecentBlocks:

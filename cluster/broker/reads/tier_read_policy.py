@@ -1,5 +1,5 @@
-"""Decides which pulls are answered from the tier although this node still has their messages: `tier.read`, for the
-cluster and for each topic (docs/adr/0071).
+"""Decides which pulls are answered from the tier (copies of the log in an object store, `cluster.tier`) although this
+node still has their messages: `tier.read`, for the cluster and for each topic (docs/adr/0071).
 
 The levels have the names of RocketMQ's `tieredStorageLevel`. They decide where messages are read, never which messages
 a pull gets: messages that the tier cannot deliver are read from this node's log.
@@ -43,7 +43,7 @@ class ReadLevels:
         now_ms: Callable[[], int],
         memory: Callable[[], int],
     ) -> None:
-        """`now_ms` returns the monotonic time. `memory`: the bytes of memory of the machine."""
+        """`now_ms` returns the monotonic time. `memory` returns the bytes of memory of the machine."""
         self._state = state
         self._now_ms = now_ms
         self._memory_bytes = memory()

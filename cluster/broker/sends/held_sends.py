@@ -77,9 +77,10 @@ class HeldSends:
         return self._state.max_sequence(session) if highest is None else highest
 
     def find(self, names: SessionIds, sequence: int, topic_id: int) -> Stored | UnderWay | OtherTopic | None:
-        """Returns where the message with this sequence is stored, or the send in flight with this sequence; None if
-        there is neither. Raises LongSessionError. Raises Refused if it can no longer be known whether the message was
-        stored."""
+        """Returns where the message with this sequence is stored, or the send in flight with this sequence. Returns
+        OtherTopic if the sender has used the sequence for another topic, None if there is nothing. Raises
+        LongSessionError if a session must be read first. Raises Refused if it can no longer be known whether the
+        message was stored."""
         for name in names:
             # The log is searched before the proposals: an applied send is decided, even if this node still has it in
             # flight.

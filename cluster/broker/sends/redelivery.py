@@ -62,7 +62,8 @@ _WHERE = b"MSG_REGION\x01", b"TRACE_ON\x01", b"CLUSTER\x01"
 """Properties that every send gets (`Sends.suffix`). They are left out of a copy that has no room for them."""
 
 CopyDone = Callable[[Refused | None], None]
-"""Called with None when a majority has the copy on disk, or with the reason why it was not stored."""
+"""Called once: with None when the copy is stored on a majority or if no copy is needed, or with the reason why no copy
+was stored."""
 
 
 class SentBack(NamedTuple):
@@ -138,7 +139,7 @@ class SendBacks:
             if self._read(report, tries) is not None:  # a report about no message creates no group
                 self._make_group(report, tries)
             return
-        if not group.retry_queue_nums:  # the group wants no second try: acknowledged and dropped, as RocketMQ does
+        if not group.retry_queue_nums:  # the group wants no retries: the report is dropped with success, as in RocketMQ
             report.done(None)
             return
         name = (wanted.group, wanted.position)
@@ -157,7 +158,8 @@ class SendBacks:
         topic = (DEAD_LETTER_PREFIX if dead else RETRY_PREFIX) + wanted.group
         slot, config = self._proposals.topics.slot(topic), services.state.topics.get(topic)
         queues = 1 if dead else group.retry_queue_nums
-        if slot is None or config is None or not config.write_queues:  # it may have none in this group of brokers
+        # The topic may exist without queues in this group of brokers.
+        if slot is None or config is None or not config.write_queues:
             self._prepare(report, topic, queues, tries)
             return
         if not slot.perm & PERM_WRITE:
@@ -176,7 +178,8 @@ class SendBacks:
         return name in undecided
 
     def _repeated(self, wanted: SentBack) -> bool:
-        """Returns True if the log holds a copy for this failure."""
+        """Returns True if a copy for this failure was stored less than REPEATED_MS ago, or still waits for its
+        delivery."""
         state = self._services.state
         for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
             topic = state.topics.get(prefix + wanted.group)
@@ -304,8 +307,8 @@ class SendBacks:
         )
 
     def _schedule(self, wanted: SentBack, group: GroupConfig, failures: int) -> DeliverySchedule:
-        """Returns the delay of the copy: by the level that the consumer asks for, else by the group's policy, else by a
-        level that rises with each failure."""
+        """Returns the delivery schedule of the copy: by the level that the consumer asks for, else by the group's
+        policy, else by a level that rises with each failure."""
         delay_ms = None if wanted.delay_level else delay_ms_of(group, failures)
         if delay_ms is not None:
             return self._delays.after(delay_ms)
@@ -325,7 +328,8 @@ class SendBacks:
 
 
 def is_dead(wanted: SentBack, group: GroupConfig, message: Message) -> bool:
-    """Returns True if the message has failed as often as allowed, so that it becomes a dead letter."""
+    """Returns True if the message becomes a dead letter: it has failed as often as allowed, or the consumer asks for
+    this with a negative delay level."""
     maximum = group.retry_max_times if wanted.maximum is None else wanted.maximum
     return wanted.delay_level < 0 or message.reconsume_times >= maximum
 
@@ -354,8 +358,8 @@ def _unless_there(properties: bytes, mark: bytes, value: str) -> bytes:
 
 
 def _addressed(delayed: Delayed, topic: str, queue_id: int) -> bytes:
-    """Returns the properties with the copy's topic and queue added, if there is room. They are only for people to
-    read."""
+    """Returns the properties of the copy, with its topic and queue added as REAL_TOPIC and REAL_QID if there is room.
+    Only people read these two."""
     delayed = delayed._replace(properties=without(delayed.properties, REAL_TOPIC, REAL_QID))
     try:
         return addressed(delayed, topic, queue_id, PROPERTIES_BYTES_MAX)

@@ -1,4 +1,5 @@
-"""Decides the answer to each send, and whether its identity is settled or kept for a repeated send (`identity`).
+"""Decides the answer to each send, and whether its identity (`cluster.replication.send_identity`) is settled, or kept
+so that a repetition of the send is recognised.
 
 A send that was not answered, or was answered UNKNOWN, is *unanswered*: its identity is remembered, so that its
 repetition is recognised. A send that got a final answer is settled, and never remembered.
@@ -60,7 +61,9 @@ class SendOutcomes:
         return 0 if self._closings.waiting else self._answers.acknowledge_plain(sends, built, 0)
 
     def stored(self, sends: list[Send], built: Built, muted: set[int]) -> None:
-        """Acknowledges a send that is committed and applied. No code but this and `committed` acknowledges a send."""
+        """Acknowledges the sends of an entry, except those whose indexes are in `muted`. The entry is committed and
+        applied, unless the level of its sends allows an early answer (`cluster.replication.acks.early_answers`). Only
+        this method and `committed` acknowledge new sends."""
         if self._closings.waiting:
             self._remember_closing(sends, muted)
         count, after = len(sends), 0

@@ -126,7 +126,8 @@ class SendTarget(NamedTuple):
 
 def redirected(decoded: DecodedSend, groups: Mapping[str, GroupConfig], version: int) -> SendTarget:
     """Returns the target of a send. For a send to a %RETRY% topic the comment above describes it; any other send goes
-    where it asks. `version`: the version of the client's protocol. Raises Refused."""
+    where it asks. `version`: the version of the client's protocol. Raises Refused if the property DELAY has to be read
+    and is not a number."""
     properties = decoded.properties
     if not decoded.topic.startswith(RETRY_PREFIX):
         return SendTarget(decoded.topic, decoded.queue_id, properties)
@@ -144,6 +145,6 @@ def redirected(decoded: DecodedSend, groups: Mapping[str, GroupConfig], version:
 
 def _is_given_up(properties: str, tries: int) -> bool:
     """Returns True if only a consumer with no try left can have sent this. `properties`: those of the send. `tries`:
-    the number of tries that it states. Raises Refused."""
+    the number of tries that it states. Raises Refused if the property DELAY is not a number."""
     asked = properties.encode()
     return not property_of(asked, DELAY) or level_of(asked) >= _FIRST_LEVEL + tries

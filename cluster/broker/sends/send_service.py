@@ -1,8 +1,8 @@
 """Sends: checks a message or a batch, gives it an identity, finds out whether it repeats an earlier send, and queues
 it.
 
-A refused send was never proposed, and the reason of its refusal says so; see docs/guarantees.md. This is the hot path:
-it makes no task, no future and no log line per message.
+Nothing is stored of a refused send, unless the reason of its refusal is UNKNOWN; see docs/guarantees.md. This is the
+hot path: it makes no task, no future and no log line per message.
 """
 
 from __future__ import annotations
@@ -117,7 +117,8 @@ class Sends(Generic[_Origin]):
     # --- entry -------------------------------------------------------------------------------------------------------
 
     def send(self, origin: _Origin, decoded: DecodedSend, *, oneway: bool) -> None:
-        """Queues a message or a batch for the log. `Proposals` reports its outcome later. Raises Refused."""
+        """Queues a message or a batch for the log. `Proposals` reports its outcome later. Raises Refused if the send is
+        not allowed, or if this node takes no sends or no more of this client now."""
         path, size, proposals = origin.path, origin.size, self._proposals
         refusing = proposals.refusing
         over = proposals.gate.refusal(path.in_flight, size, origin.user, _NEW)
@@ -163,7 +164,7 @@ class Sends(Generic[_Origin]):
     ) -> None:
         """Checks a message for the given queue, gives it an identity, and queues it unless it repeats an earlier send.
         `asked`: the message's properties, without those that the broker adds. `kind`: the RowKind of its row. Raises
-        Refused."""
+        Refused if the message or its identity is malformed or too long."""
         path, size, proposals, body = origin.path, origin.size, self._proposals, origin.body
         if decoded.is_batch:
             properties, unique_key, tag, batch = b"", "", 0, self.split_batch(slot, body, origin.user)
@@ -222,8 +223,8 @@ class Sends(Generic[_Origin]):
         proposals.submit_send(send)
 
     def when_confirmed(self, origin: _Origin, again: Callable[[], None]) -> None:
-        """Calls `again` once a majority confirms that this node leads. If another node leads, passes the send on to
-        it."""
+        """Calls `again` once a majority confirms that this node leads. If this node was deposed, passes the send on to
+        the new leader. If no majority confirms it, refuses the send (UNAVAILABLE)."""
         release = self._hold(origin)
 
         def confirmed(ok: bool) -> None:
@@ -270,15 +271,16 @@ class Sends(Generic[_Origin]):
         config = self._state.topics.get(topic)
         try:
             found = self._held.find(names, sequence, -1 if config is None else config.id)
-        # Nobody knows yet if it was stored, and neither yes nor no may be guessed.
-        except LongSessionError as unread:  # holding it would need the memory that is lacking
+        # It is not known yet whether this send was stored, and neither may be guessed: the answer is UNKNOWN.
+        except LongSessionError as unread:  # there is no memory to hold the send until its session is read
             self._session_reads.read(unread.session, lambda _: None)
             raise Refused(Reason.UNKNOWN, "it is being looked up whether this send was stored before") from None
         return found is not None and not isinstance(found, OtherTopic)
 
     def _check_message(self, body_size: int, properties: bytes, later: int = 0) -> tuple[bytes, bytes, int]:
         """Returns the properties as they will be stored, the UNIQ_KEY and the tag's hash. `later`: the number of bytes
-        that are added to the properties when the entry is built. Raises Refused (response code 13)."""
+        that are added to the properties when the entry is built. Raises Refused (response code 13) if the body or the
+        properties are too long."""
         if body_size > self._limits.message_bytes_max:
             raise Refused(
                 Reason.MESSAGE_ILLEGAL,
@@ -320,7 +322,8 @@ class Sends(Generic[_Origin]):
         return b"%b%016X" % (self._key_prefix, self._keys)
 
     def split_batch(self, slot: TopicSlot, body: bytes, user: int) -> tuple[BatchMessage, ...]:
-        """Returns the messages in the body of a user's batch request (code 320). Raises Refused (response code 13)."""
+        """Returns the messages in the body of a user's batch request (code 320). Raises Refused (response code 13) if
+        the body is malformed, empty or too long, if one of the messages is not allowed, or for a %RETRY% topic."""
         if slot.name.startswith("%RETRY%"):
             raise Refused(Reason.MESSAGE_ILLEGAL, "batch sends to a retry topic are not allowed")
         if len(body) > self._limits.message_bytes_max:
@@ -367,7 +370,7 @@ class Sends(Generic[_Origin]):
     ) -> tuple[str, DeliverySchedule | None, int]:
         """Returns (properties as stored, schedule of the message, kind of its row). The schedule is None, and the kind
         is `kind`, if the message does not wait for its delivery. `user`: the id of the user who sends it. Raises
-        Refused (response code 13)."""
+        Refused (response code 13) if the properties that ask for a delay or a half message are not allowed."""
         properties = asked.encode()
         if is_half(topic, properties):
             half = half_of(properties, topic, queue_id, self._config.transaction.timeout_ms, PROPERTIES_BYTES_MAX)
@@ -381,7 +384,7 @@ class Sends(Generic[_Origin]):
 
     def _refusal(self, why: str) -> Refused:
         """Returns the refusal of a send while this node accepts none, for the reason `why`."""
-        if self._proposals.topics.drain.is_closed:  # a client that gets code 14 asks this node again
+        if self._proposals.topics.drain.is_closed:  # after code 14 (UNAVAILABLE), a client would ask this node again
             return NotTaken(Reason.NO_PERMISSION, why)
         return Refused(Reason.UNAVAILABLE, why)
 
@@ -395,7 +398,8 @@ class Sends(Generic[_Origin]):
     # --- topics that do not exist ------------------------------------------------------------------------------------
 
     def _wait_for_topic(self, origin: _Origin, topic: str, decoded: DecodedSend) -> None:
-        """Creates the topic if that is allowed. The send is handled again when the change is applied."""
+        """Creates the topic, or waits for a change of it. The send is handled again when the change is applied. Raises
+        Refused if the send may not create the topic."""
         waiting = self._waiting.get(topic)
         commands: list[Command] | None = None
         if waiting is None:
@@ -434,7 +438,7 @@ class Sends(Generic[_Origin]):
 
     def _new_topic(self, topic: str, decoded: DecodedSend) -> dict[str, object]:
         """Returns the configuration of a topic that its first send creates, as RocketMQ's TopicConfigManager does.
-        Raises Refused."""
+        Raises Refused if the name is not allowed, or if sends may not create this topic."""
         special = topic.startswith(("%RETRY%", "%DLQ%"))
         length_max = 255 if special else self._limits.topic_length_max
         if not topic or len(topic) > length_max:
@@ -484,7 +488,7 @@ class Sends(Generic[_Origin]):
     ) -> Identity | tuple[bytes, int, int]:
         """Returns the send's Identity, or its fields. It is the first that exists of: the one in the session that the
         client has named; the one given by the node that holds the connection; that of the send that this one repeats; a
-        new one in the session of the connection."""
+        new one in the session of the connection. Raises Refused (INVALID) if the client has given a malformed one."""
         if decoded.producer_id:
             names = self._names(origin, decoded)
             if not names.own or decoded.sequence < 1:
@@ -510,9 +514,9 @@ class Sends(Generic[_Origin]):
         return session
 
     def _known(self, origin: _Origin, send: Send, decoded: DecodedSend) -> bool:
-        """Returns True if the send needs nothing more: the log or this node's proposals already hold it, and it is or
-        will be answered like the first one; or this must still be looked up, and the send is handled again
-        afterwards."""
+        """Returns True if nothing more is to be done for the send now. This is so if the log or this node's proposals
+        already hold it: it is or will be answered like the first one. It is also so if the session must be read first:
+        the send is handled again afterwards."""
         producer_id, sequence = send.producer_id, send.sequence
         proposals = self._proposals
         highest = proposals.session_max.get(producer_id)
@@ -523,7 +527,8 @@ class Sends(Generic[_Origin]):
             return False
         names = self._names(origin, decoded) if decoded.producer_id else SessionIds(producer_id)
         highest = self._held.highest(names)
-        # Before the search, which may wait for a read: who comes meanwhile with this sequence is not the first.
+        # This is recorded before the search, which may wait for a read. Another send that comes meanwhile with this
+        # sequence then counts as a repetition.
         proposals.session_max[producer_id] = max(highest, sequence)
         if sequence > highest:
             return False
@@ -594,8 +599,8 @@ class Sends(Generic[_Origin]):
         topic_id, queue_id, offset, position, _ = rows[0]
         there = self._state.fetch(topic_id, queue_id, offset, len(rows))
         if [item.position for item in there] != [row.position for row in rows]:
-            # The answer names the first offset alone, so it is true of all only if they lie side by side.
-            return False  # they are not side by side, or some are gone
+            # The answer gives only the first offset, so it is right only if all messages lie side by side.
+            return False  # they do not, or some are gone
         self._proposals.early.answer_stored(send, topic_id, queue_id, offset, position)
         return True
 

@@ -1,9 +1,9 @@
 """Withdraws sends that wait for their entry, once there is a reason to: their client is gone, or their user has lost
 the right to send to the topic. A send may wait as long as a majority is slow.
 
-Sends that are proposed already are not withdrawn; the log decides them. A send that waits for no answer stays when its
-connection ends: its client may have closed it right after. So does one whose repetition waits behind it, on another
-connection.
+Sends that are proposed already are not withdrawn; the log decides them. A oneway send stays when its connection closes,
+because its client may close the connection right after the send. A send also stays if a repetition of it waits behind
+it on another connection.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class WithdrawnSends:
             send.hold.answered()
 
     def client_gone(self, path: ReplyTo) -> None:
-        """Withdraws the sends of a client that is connected to another node, which waits for their answers and then
-        forgets the sends.
+        """Withdraws the sends that another node has forwarded for a client which has disconnected from that node. The
+        other node waits for their answers, and then forgets the sends.
 
         The other node reports one send after the other, but all are withdrawn with the first: if the client sends them
         again over another connection in the meantime, a send that stayed would be stored before one that was withdrawn

@@ -1,4 +1,5 @@
-"""Reads due messages off the event loop: rows of the state, and the messages in the log that they name.
+"""Reads due messages on a lane (a thread of its own, `cluster.runtime.lanes`): rows of the state, and the messages in
+the log that they name.
 
 These messages were stored long ago, so their bytes come from the disk rather than from the page cache. The seek to the
 first row and each step to the next are short: see `statemachine.delivery.timers`.
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class DueAsk(NamedTuple):
-    """A request to the lane for due rows."""
+    """A request for due rows, which the lane answers."""
 
     term: object
     """The term of the leader that asks, which the answer repeats."""
@@ -55,7 +56,7 @@ class DueFound(NamedTuple):
     ask: DueAsk
     rows: list[DueRow]
     last: TimerName | None
-    """The last row that was looked at; None if there was none."""
+    """The last row that was looked at; the `after` of the request if there was none."""
     more: bool
     """True if there are more due rows behind it."""
 
@@ -69,11 +70,17 @@ class RowReads(NeverIdle):
         self.read_log = read_log
 
     def fresh(self, row: TimerRow) -> TimerRow:
-        """Returns the row with its present place. If the log was trimmed past the row's place, the row was carried
-        forward, and is read again. Otherwise, or if the row no longer exists, it is returned unchanged."""
+        """Returns the row with its present place. If the log was trimmed past the row's place, the row's messages were
+        carried forward (stored again at a later position), and the row is read again. Otherwise, or if the row no
+        longer exists, it is returned unchanged."""
         if row.place >= self.state.trim_position:
             return row
         return self.state.timers.get(*row.name) or row
+
+    def ended(self, row: TimerRow) -> bool:
+        """Returns True if the state no longer has the row. Asked after a message of the row could not be read: a newer
+        leader may have delivered the row, and this log may have been trimmed past it, so nothing is damaged."""
+        return self.state.timers.get(*row.name) is None
 
     def read(self, row: TimerRow, items: list[QueueItem], *, again: bool = False) -> DueRow:
         """Returns the row with its messages. They are an empty list if they can no longer be delivered (`is_gone`), and
@@ -116,7 +123,9 @@ class DueReads(RowReads):
                     return DueFound(ask, found, last, more=True)
                 items = row.messages()
                 size += sum([item.size for item in items])
-                found.append(self.read(row, items, again=ask.until is not None))
+                due = self.read(row, items, again=ask.until is not None)
+                if due.messages is not None or not self.ended(row):
+                    found.append(due)
             last = row.name
         return DueFound(ask, found, last, more=False)
 
@@ -129,7 +138,7 @@ def is_gone(state: BrokerState, row: TimerRow) -> bool:
     trim_position = state.trim_position
     if row.place >= trim_position:
         return False
-    # The row may have been carried forward since it was read, and the log trimmed behind it. So it is read again, after
-    # the log's beginning: a row that still lies below that beginning is never carried forward any more.
+    # The row may have been carried forward since it was read, and the log trimmed behind it. So the row is read again,
+    # after `trim_position` was read: a row that still lies below that position is never carried forward any more.
     now = state.timers.get(*row.name)
     return now is not None and now.place < trim_position

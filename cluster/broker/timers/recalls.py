@@ -58,7 +58,8 @@ class Recalls:
     def recall(self, party: Party, topic: str, handle: RecallHandle, done: RecallDone) -> None:
         """Cancels the message that the handle names, for a party that may send to the topic of its row. Calls `done`
         with the result. Refusals: NO_TOPIC; ILLEGAL if the handle is not of this topic and cluster, names another
-        message, or comes too late; UNAVAILABLE if nothing was done; UNKNOWN if the outcome is unknown."""
+        message or one that the party may not recall, or comes too late; ERROR if the message cannot be read now;
+        UNAVAILABLE if nothing was done; UNKNOWN if the outcome is unknown."""
         # The message may have been stored by a leader that has applied more of the log than this node.
         when_confirmed(self._services, partial(self._recall, party, topic, handle, done), done)
 
@@ -77,7 +78,8 @@ class Recalls:
         if left_ms <= 0:
             raise Refused(Reason.ILLEGAL, "recall failed, timestamp invalid: the message is due, it is delivered")
         found = state.timers.at(handle.position)
-        if found is None and self._proposals.is_undecided(handle.position):  # its send was answered early
+        # The send of the message was answered before its entry was applied.
+        if found is None and self._proposals.is_undecided(handle.position):
             when_decided(services, partial(self._recall, party, topic, handle, done), done)
             return
         if found is None or not self._may_recall(party, found[0]):
@@ -119,7 +121,8 @@ class Recalls:
         )
 
     def _read(self, position: int, size: int) -> bytes:
-        """Returns `size` bytes of the log at the position; b"" if no message can be as long."""
+        """Returns `size` bytes of the log at the position; b"" if no message can be as long, or if this node's log does
+        not have them. Raises Refused (ERROR) if they cannot be read now."""
         services = self._services
         limits = services.config.limits
         if size > limits.message_bytes_max + limits.properties_bytes_max + _FIELDS_MAX:
@@ -133,7 +136,8 @@ class Recalls:
 
     def _unique_key(self, item: QueueItem) -> str:
         """Returns the unique key of the message at the item's place. It is compared with the handle's, because a send
-        that was acknowledged early may have been lost, and another message may now be in its place."""
+        that was acknowledged early may have been lost, and another message may now be in its place. Raises Refused
+        (ERROR) if the message cannot be read intact."""
         pieces = read_intact(self._services, [item])
         if not pieces:
             self._services.report_damage(item.position, item.size)
@@ -146,7 +150,7 @@ class Recalls:
         else:
             release()
         if result.outcome is Outcome.OK:
-            done(None)  # also if an earlier recall of the message was first
+            done(None)  # the result is the same if an earlier recall has removed the message
         else:
             fail, unknown = "no leader took the recall; nothing was done", "the recall is undecided"
             done(not_written(result.outcome, result.remark, fail=fail, unknown=unknown))

@@ -103,8 +103,8 @@ MakeLane = Callable[[Callable[[list[LaneFound]], None]], "LaneRunner[LaneAsk]"]
 
 
 class RowDelivery(ABC, Generic[Term, LaneAsk, LaneFound]):
-    """Delivers rows of waiting messages while this node leads. Runs on the event loop, except for the reads of its
-    lane."""
+    """Delivers rows of waiting messages while this node leads. Runs on the event loop, except for the reads, which run
+    on a lane (a thread of its own, `cluster.runtime.lanes`)."""
 
     RECORDS: str
     """The name of the rows in the log lines of the node."""
@@ -147,7 +147,7 @@ class RowDelivery(ABC, Generic[Term, LaneAsk, LaneFound]):
         self._term = self._make_term()
         self._soon()
 
-    # --- of the kind -------------------------------------------------------------------------------------------------
+    # --- what each kind of delivery defines --------------------------------------------------------------------------
 
     @abstractmethod
     def _has_due(self) -> bool:
@@ -186,7 +186,7 @@ class RowDelivery(ABC, Generic[Term, LaneAsk, LaneFound]):
             self._lane.submit(ask)
 
     def _found(self, answers: list[LaneFound]) -> None:
-        (found,) = answers  # one request at a time
+        (found,) = answers  # only one request is in progress at a time
         if found.ask.term is self._term:
             self._take(self._term, found)
         else:

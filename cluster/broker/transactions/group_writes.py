@@ -1,8 +1,9 @@
-"""Handles writes to queues of several groups of brokers, on their leaders. Each other group prepares its part, and the
-first group commits the whole write (docs/adr/0109).
+"""Handles writes to queues of several groups of brokers, on their leaders. A client, the *driver* of the write, asks
+each other group to prepare its part, and then the first group to commit the whole write (docs/adr/0109).
 
 Both requests may be repeated. A write that an earlier driver of the name has prepared, and left behind, is decided when
-a later one prepares: deciders have ascending numbers, and only the newest may go on.
+a later driver prepares one. Each driver has a *decider*: its open attempt at the write in the first group. Deciders
+have ascending numbers, and only the driver with the newest decider may go on.
 """
 
 from __future__ import annotations
@@ -51,11 +52,14 @@ class GroupWriteRequests:
 
     def prepare(self, part: GroupWrite, done: Callable[[int | CommitAnswer | Refused], None]) -> None:
         """Prepares this group's part of the write. Calls `done` with the number of the part's messages, or with the
-        CommitAnswer if the write is committed here. Calls it with a Refused in four cases: this is the first group; an
-        attempt does not exist or is incomplete; a newer driver has prepared; or the decider is not an open attempt at
-        this very write. The last check is needed because any client can name the number of a decider. A client that
-        prepared under the decider of another write could otherwise make that write's part end, even after it was
-        promised (ADR 0109)."""
+        CommitAnswer if the write is committed here.
+
+        Calls `done` with a Refused (UNAVAILABLE, BUSY or UNKNOWN) if the part cannot be prepared now or the outcome is
+        unknown. Calls it with a Refused (ILLEGAL) in four cases: this is the first group; an attempt does not exist or
+        is incomplete; a newer driver has prepared; or the decider is not an open attempt at this very write. The last
+        check is needed because any client can name the number of a decider. A client that prepared under the decider of
+        another write could otherwise make that write's part end, even after it was promised (ADR 0109).
+        """
         services = self._services
         if services.config.cluster.group == FIRST_GROUP:
             self._prepare(part, done, again=True)
@@ -74,8 +78,9 @@ class GroupWriteRequests:
         services.propose([ask], told)
 
     def _is_over(self, part: GroupWrite, done: Callable[[int | CommitAnswer | Refused], None]) -> None:
-        """Answers the request to prepare a part whose decider does not decide, or no longer decides. The answer is
-        "committed" if the write is, also if another driver prepared it. Ends nothing that is undecided."""
+        """Answers the request to prepare a part whose decider does not decide, or no longer decides. Calls `done` with
+        the CommitAnswer if the write is committed, also if another driver prepared it, otherwise with a Refused. A
+        prepared write of that name is ended first if the first group has decided it."""
         writes = self._services.state.prepared_writes
         charge(ITEM_UNITS * (1 + len(writes.prepared) // 16))
         other = writes.undecided(part.name)

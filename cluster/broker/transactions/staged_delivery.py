@@ -46,7 +46,7 @@ WRITE_LEFT = Code("write_left", "warning", "raftmq writes list")
 
 
 class StagedAsk(NamedTuple):
-    """A request to the lane for rows of an attempt."""
+    """A request for rows of an attempt. A lane (a thread of its own, `cluster.runtime.lanes`) answers it."""
 
     term: object
     """The term of the leader that asks, which the answer repeats."""
@@ -78,7 +78,7 @@ class StagedFound(NamedTuple):
     ask: StagedAsk
     rows: list[StagedRow]
     last: int | None
-    """The position of the last row that was looked at; None if there was none."""
+    """The position of the last row that was looked at; the `after` of the request if there was none."""
     more: bool
 
 
@@ -97,8 +97,10 @@ class StagedReads(RowReads):
             if row.name not in ask.passed:
                 if len(found) >= ask.rows_max or size >= ask.bytes_max:
                     return StagedFound(ask, found, last, more=True)
-                found.append(self._read(self.fresh(row)))
-                size += found[-1].size
+                staged = self._read(self.fresh(row))
+                size += staged.size
+                if staged.copies is not None or not self.ended(row):
+                    found.append(staged)
             last = row.position
         return StagedFound(ask, found, last, more=False)
 
@@ -163,7 +165,7 @@ class StagedDelivery(RowDelivery[_WritesTerm, StagedAsk, StagedFound]):
     def _has_due(self) -> bool:
         return bool(self._services.state.writes.draining)
 
-    # -- what nobody commits
+    # -- attempts that nobody commits
 
     def _expire(self) -> WorkSteps:
         """Discards attempts that were idle for too long. The leader raises an alarm when half of that time has
@@ -260,7 +262,8 @@ class StagedDelivery(RowDelivery[_WritesTerm, StagedAsk, StagedFound]):
         term.begin(name, staged.size)
         done = partial(self._settled, term, name)
         effect = (DeliverTimers, name)
-        size = staged.size + len(copies) * len(slot.field)  # at most: what they are stored under now may be shorter
+        # An upper bound: a copy has the name of its topic in place of STAGED_TOPIC.
+        size = staged.size + len(copies) * len(slot.field)
         submit_own(
             self._proposals, self._client, size, slot, queue_id, RowKind.DELIVERED, done, batch=copies, effect=effect
         )

@@ -1,9 +1,10 @@
-"""Staged writes on the leader: attempts are opened, messages staged for them, a write committed (docs/adr/0068).
+"""Handles staged writes on the leader: opens attempts, stores the messages that clients stage for them, and commits or
+aborts writes (docs/adr/0068).
 
 Every request here may be repeated, also at two leaders one after the other. A slice of messages is identified by its
 attempt and a sequence number, as a send is by its producer, and a repeated commit is answered as such. A slice is
 answered as stored only if the stored one has the same topic and messages. Attempts are numbers that anybody can guess,
-so who stages needs the right to the name of the attempt's write as well.
+so a client that stages messages also needs the right to the name of the attempt's write.
 """
 
 from __future__ import annotations
@@ -106,16 +107,20 @@ def discard_attempts(
     dry_run: bool = False,
 ) -> None:
     """Discards all open attempts at the write, or with `dry_run` only counts them. `owner`: the owner of the work among
-    the turns of the event loop. Leader only. If the write is prepared here for a commit of several groups, the first
-    group decides that it is aborted; refused if it has decided otherwise. `done` is called when all commands are
-    decided: with a refusal unless all were applied, UNKNOWN if some were."""
+    the turns of the event loop. Leader only.
+
+    If this group of brokers has prepared the write for a commit in several groups, the first group is asked to abort
+    it. Calls `done` when all commands are decided: with an Aborted if all were applied, with a Refused otherwise. The
+    reason is UNKNOWN if some attempts were discarded, ILLEGAL if the first group has committed the write.
+    """
     services.turns.begin(owner, _abort(services, name, write, done, dry_run))
 
 
 def _abort(
     services: Services, name: str, write: int, done: Callable[[Aborted | Refused], None], dry_run: bool
 ) -> WorkSteps:
-    """Proposes a command for each page of attempts."""
+    """Asks the first group to abort each prepared part of the write, and proposes a command for each page of open
+    attempts. Calls `done` as `discard_attempts` describes it."""
     waiting, attempts, messages = 1, 0, 0
     refused: Refused | None = None
     entry = services.state.applied
@@ -187,8 +192,9 @@ def _abort(
 
 
 class _Places:
-    """The open attempts that each user has opened at this leader. All users share the places for attempts. A user that
-    opens attempts and stages nothing could otherwise keep other users from writing until the attempts expire."""
+    """Limits the open attempts of each user, counting those that were opened at this leader. All users share
+    ATTEMPTS_MAX attempts: without this limit, a user that opens attempts and stages nothing could keep other users from
+    writing until the attempts expire."""
 
     def __init__(self, writes: StagedWrites, user_attempts_max: int) -> None:
         self._writes, self._user_attempts_max = writes, user_attempts_max
@@ -236,8 +242,9 @@ class StagedWriteRequests:
         rights: Rights,
         user_attempts_max: int = USER_ATTEMPTS_MAX,
     ) -> None:
-        """`split(topic, body, user)` checks the messages of a batch request and adds what the broker adds. It raises
-        Refused. `user_attempts_max`: the most attempts that one user may have open."""
+        """`split(topic, body, user)` returns the messages of a batch request, with the properties that the broker adds.
+        It raises Refused if the batch is not allowed. `user_attempts_max`: the most attempts that one user may have
+        open."""
         self._services = services
         self._proposals = proposals
         self._split = split
@@ -273,8 +280,9 @@ class StagedWriteRequests:
 
     def stage(self, path: SendPath, party: Party, asked: StagedSlice, done: Callable[[Refused | None], None]) -> None:
         """Stores messages of an attempt, for a party that may commit the attempt's write. Calls `done` with None, or
-        with the reason why they were not stored. Raises Refused. A party without the right gets the same refusal as if
-        the attempt did not exist."""
+        with the reason why they were not stored. Raises Refused if the messages, the topic or the attempt do not allow
+        this, or if there is no room for them now. A party without the right gets the same refusal as if the attempt did
+        not exist."""
         proposals = self._proposals
         size = len(asked.body)
         if proposals.refusing:
@@ -337,12 +345,13 @@ class StagedWriteRequests:
         self, name: str, write: int, winners: Sequence[tuple[int, int]], done: Callable[[CommitAnswer | Refused], None]
     ) -> None:
         """Commits the write with the attempts `winners`, each given as (number, number of its messages). Calls `done`
-        with the CommitAnswer, or with a Refused if an attempt does not exist or is incomplete."""
+        with the CommitAnswer. Calls it with a Refused if an attempt does not exist or is incomplete, if a prepared
+        write of the name waits for its decision, or if the command was lost or is undecided."""
 
         command = CommitWrite(name, write, self._services.log_time_ms(), winners)
         self._services.propose([command], lambda result: done(commit_answer(name, write, result)))
 
-    # -- inside
+    # -- checks
 
     def _open_attempt(self, party: Party, number: int) -> Attempt:
         attempt = self._services.state.writes.get(number)

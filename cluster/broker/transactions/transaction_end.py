@@ -142,8 +142,8 @@ class Transactions:
         self._proposals = proposals
         self._ending: dict[int, list[Settled] | None] = {}
         """Position -> callers to tell the outcome of the first request to end that message; None if the outcome is
-        undecided. An undecided one stays here as long as this node leads: no second copy is made while the first may
-        still be stored."""
+        undecided. An undecided one stays here until the message is seen to have ended, or until this node becomes
+        leader again: no second copy is made while the first may still be stored."""
         self._client = NoClient(proposals.gate)
         self.metrics = TransactionMetrics(node.state.halves)
 
@@ -166,8 +166,9 @@ class Transactions:
         return position in self._ending
 
     def end(self, asked: Ending, settled: Settled) -> None:
-        """Ends a half message as its producer decided. Refusals: ERROR if the request does not match the message,
-        UNAVAILABLE if nothing was done and another leader may do it, UNKNOWN if it is undecided."""
+        """Ends a half message as its producer decided, and calls `settled` with the outcome. The outcome is EARLIER if
+        the message has ended before, and also if the party may not end it. Refusals: ERROR if the request does not
+        match the message, UNAVAILABLE if nothing was done and another leader may do it, UNKNOWN if it is undecided."""
         self._end(asked, settled, TRIES)
 
     def _end(self, asked: Ending, settled: Settled, tries: int) -> None:
@@ -175,7 +176,7 @@ class Transactions:
             settled(Refused(Reason.UNAVAILABLE, "this node does not lead any more; nothing was done"))
             return
         half = self._node.state.halves.get(asked.position)
-        if half is None and self._proposals.is_undecided(asked.position):  # its send was answered early
+        if half is None and self._proposals.is_undecided(asked.position):  # the send was answered before it was applied
             when_decided(self._node, lambda: self._end(asked, settled, tries), settled)
             return
         if half is None:
@@ -183,7 +184,7 @@ class Transactions:
             settled(End.EARLIER)
             return
         if not self._may_end(asked.party, half):
-            settled(End.EARLIER)  # as if there were no such half message
+            settled(End.EARLIER)  # the answer is the same as if there were no such half message
             return
         message = self.read(half)
         if message is None:
@@ -274,7 +275,7 @@ class Transactions:
 
     def _park(self, half: HalfMessage, message: Message, done: Settled, tries: int) -> None:
         copy = _Copy(half, message, PARKED_TOPIC, 0, 0, End.PARKED, lambda: self.metrics.given_up(PARKED))
-        run = own_topic(self._node.state, PARKED_TOPIC, 1)  # it may have its queues in other groups of brokers
+        run = own_topic(self._node.state, PARKED_TOPIC, 1)  # the topic may exist without queues in this group
         if not run:
             self._copy(copy, done, tries)
             return
@@ -421,7 +422,7 @@ class CheckBack:
                 continue  # its producer has decided meanwhile
             topic = self._node.state.topics_by_id.get(half.topic_id)
             if topic is None:
-                continue  # its topic was deleted meanwhile; the next check drops it
+                continue  # its topic was deleted meanwhile: the half message is dropped when it is due again
             message = self._transactions.read(half)
             if message is not None:
                 self._transactions.metrics.asked.inc()

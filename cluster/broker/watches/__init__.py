@@ -1,2 +1,2 @@
-"""Watches what clients do: finds consumer groups that make no progress, messages that no group reads, and load that is
-uneven or refused."""
+"""Watches what clients do: finds consumer groups that make no progress, messages in queues that consumers no longer
+read, and load that is uneven or refused."""

@@ -46,7 +46,8 @@ class Consumption(NamedTuple):
 
     committed: int | None
     since_ms: int
-    """The monotonic time, in milliseconds, since which the offset has not changed."""
+    """The monotonic time, in milliseconds, of the first look, or of the last one that found a changed offset or no
+    lag."""
     moved: bool
     """True if the offset was seen to change to its value; False if it had that value at the first look."""
 
@@ -118,8 +119,8 @@ class GroupWatch:
                     self._conditions[name] = found
 
     def committed_age_ms(self, group: str, topic: str, queue_id: int, monotonic_ms: int) -> int | None:
-        """Returns the milliseconds since the group's last commit in that queue; None if this node has seen no
-        commit."""
+        """Returns the milliseconds since the group's offset in that queue was last seen to change, or since the queue
+        was last seen without lag if that is later. None if this node has seen no change of the offset."""
         seen = self._seen.get(group, {}).get((topic, queue_id))
         return monotonic_ms - seen.since_ms if seen is not None and seen.moved else None
 
@@ -153,7 +154,7 @@ class GroupWatch:
             says = f"group {name} has {lag} messages to consume, and no consumer is connected"
             do_now = f"raftmq group describe {name}"
             return [Condition(GROUP_WITHOUT_CONSUMERS, f"group {name}", says, do_now, hold_ms=health.group_idle_ms)]
-        if apart:  # the cause of the missing progress
+        if apart:  # this is why the group makes no progress
             return apart
         stuck = [each for each in behind if now_ms - seen[each.topic, each.queue_id].since_ms >= health.queue_stuck_ms]
         return [

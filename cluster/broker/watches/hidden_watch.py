@@ -1,5 +1,5 @@
-"""Finds topics with hidden messages: those that no group has consumed, in queues that consumers do not read any more
-because the number of the topic's queues was reduced. The leader checks the topics in slices.
+"""Finds topics with hidden messages: those that a group has yet to consume, in queues that consumers do not read any
+more because the number of the topic's read queues was reduced. The leader checks the topics in slices.
 """
 
 from __future__ import annotations

@@ -42,7 +42,8 @@ def quota_conditions(services: Services, paced: PacedSends) -> Iterator[Conditio
 
 
 def learnt_conditions(services: Services, learnt: LearntUse) -> Iterator[Condition]:
-    """Yields a condition if learnt limits have expired, or if topics were cut first for them in the last minute."""
+    """Yields a condition if the learnt limits have expired. Otherwise yields one if, in the last minute, an overload
+    made the leader refuse sends to topics that were over their learnt limits."""
     limits = services.state.learnt.in_force
     if limits is None or not services.writes_open():
         return

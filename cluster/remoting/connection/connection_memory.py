@@ -50,7 +50,7 @@ PRESSED_TAKES_MS = 2_000
 
 
 class ConnectionMemory:
-    """The memory accounts of one node's connections. Time advances only with `tick`."""
+    """The memory accounts of one node's connections. Event loop only."""
 
     def __init__(self, limits: LimitsSection, soon: Soon, gate: Gate) -> None:
         self.gate = gate
@@ -65,7 +65,7 @@ class ConnectionMemory:
         self.reload(limits)
 
     def reload(self, limits: LimitsSection) -> None:
-        """Applies other limits. The limit on unsent bytes of an open connection stays."""
+        """Uses `limits` from now on. The limit on unsent bytes of a connection that is open already stays."""
         self.connection_unsent_max = limits.connection_unsent_bytes_max
         self.stalled_ms = limits.stalled_ms
         self._message_frame_max = limits.message_bytes_max + FRAME_HEAD_BYTES

@@ -67,14 +67,14 @@ class OpenConnections:
         self.idle.tick(now_ms)
 
     def reload(self, limits: LimitsSection) -> None:
-        """Applies other limits."""
+        """Uses `limits` from now on."""
         self._limits = limits
         self.memory.reload(limits)
 
     def full(self, opening: int = 0, address: str = "") -> str:
         """Returns the reason why another connection may not be accepted, given `opening` connections that are not open
-        yet; "" if it may. If there is no room and `address` has few connections, an idle connection of the address with
-        the most is closed. While users are enforced, a connection without a proven user is closed instead."""
+        yet; "" if it may. If few places are left and `address` has few connections, an idle connection of the address
+        with the most is closed. While users are enforced, a connection without a proven user is closed instead."""
         limit = self._limits.connections_max
         if address:
             is_free = self.idle.make_room(address, opening, limit, self._evict)
@@ -107,7 +107,8 @@ class OpenConnections:
             connection.end_in(ENDS_S)
 
     def closed(self, connection: RemotingConnection) -> None:
-        """Forgets the connection, and ends its session in the log unless one of its sends is unanswered."""
+        """Forgets the connection, and ends its session in the log. If requests of the connection are in flight, its
+        session ends later (`end_sessions`)."""
         self.all.pop(connection, None)
         self.idle.closed(connection)
         self.stuck.forget(connection)
@@ -132,8 +133,8 @@ class OpenConnections:
         connection.abort()
 
     def _is_used(self, connection: RemotingConnection) -> bool:
-        """Returns True if a request of the connection is in progress, a pull of it waits, or its last heartbeat is
-        fresh."""
+        """Returns True if the connection is in use: a request of it is in progress, answers wait to be sent, a pull
+        waits, or its client is a member of a group."""
         return (
             connection.in_flight.requests > 0
             or connection.unsent_bytes > 0

@@ -1,4 +1,4 @@
-"""The implementation of `cluster.remoting.request.Request`."""
+"""Implements `cluster.remoting.request.Request`, a request as its handler sees it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LANGUAGE_MAX = 16
 class RemotingRequest(Untracked):
     """One request, with the path of its reply.
 
-    Its connection refers to it until it is closed.
+    The connection may refer to the request, but must drop the reference when it closes (see Untracked).
     """
 
     _header: Header

@@ -54,7 +54,7 @@ class ReplyPath:
         self.in_flight = gate.holder(peer_address[0])
         self.born_host = pack_host(*peer_address)
         self.session: ConnectionSession | None = None
-        """The session of this connection in the send path (`replication.send_identity`)."""
+        """The session of this connection in the send path (`cluster.replication.send_identity`)."""
         self.line: OrderLine | None = None
         """The order of the requests of this connection that this node held for a leader; None until the first one is
         held."""
@@ -104,7 +104,7 @@ class ReplyPath:
         return False
 
     def leave_now(self) -> None:
-        """Closes the connection once the queued answers were sent. Does nothing here, where there is no connection."""
+        """Sends the queued answers and closes the connection. Does nothing here, where there is no connection."""
 
     def work_waits(self, count: int) -> None:
         """Does nothing here: only paths that limit the work of their client count it."""
@@ -134,7 +134,8 @@ _opaque = 0
 
 
 def next_opaque() -> int:
-    """Returns the next id of a server-to-client request. They are independent of the ids of the client's requests."""
+    """Returns the next id of a server-to-client request. These ids are independent of those of the client's
+    requests."""
     global _opaque
     _opaque = (_opaque + 1) & 0x7FFFFFFF
     return _opaque
@@ -234,8 +235,8 @@ class OrderLine:
             self._newest_sent = max(self._newest_sent, number)
 
     def served(self, code: int) -> None:
-        """Records that this node itself carries out a later request. A former leader that returns an earlier one now is
-        too late."""
+        """Records that this node itself carries out a request that came after those in this line. If a former leader
+        returns one of these now, it counts as overtaken."""
         if code in ONE_TRY:
             self._newest_sent = self._newest + 1
 
@@ -244,5 +245,6 @@ class OrderLine:
         self._waiting.discard(number)
 
     def overtaken(self, number: int, code: int) -> bool:
-        """Returns True if a later request was forwarded, so that this one must not be forwarded any more."""
+        """Returns True if this request must not be forwarded any more: it may be carried out once at most (ONE_TRY),
+        and a later such request was forwarded or carried out."""
         return code in ONE_TRY and self._newest_sent > number

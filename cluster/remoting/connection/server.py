@@ -61,8 +61,8 @@ WRITE_BUFFER_MAX = 64 << 20
 """Bytes. A connection with more unsent bytes is closed although reading is paused, because answers to earlier requests
 and notifications still arrive."""
 FAREWELL_S = 2.0
-"""Seconds that a client may take to read why its oversized frame was refused. Data that it sends meanwhile is
-dropped."""
+"""Seconds that a client has to read its last answers, such as the refusal of an oversized frame, before its connection
+is closed."""
 _UNKNOWN = ("127.0.0.1", 0)
 """The address of a client before it is known."""
 
@@ -100,7 +100,7 @@ class Dispatch:
         raise NotImplementedError
 
     def on_open(self, connection: RemotingConnection) -> bool:
-        """Called for a new connection; False refuses it, because there are too many."""
+        """Registers a new connection. Returns False to refuse it, because there are too many."""
         raise NotImplementedError
 
     def on_close(self, connection: RemotingConnection) -> None:
@@ -198,7 +198,8 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         self._turn_wanted = False
         """True while frames wait for another turn of the loop, because the share of this one is used up."""
         self._step_ends: int | None = None
-        """Value of the work meter at which the present step of such frames ends; None outside of a step."""
+        """Value of the work meter at which the present step of frames that waited for a turn ends; None outside of a
+        step."""
         self._clogged = False
         """True while the transport reports that the client is slow."""
         self._halted = False
@@ -207,13 +208,13 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         """True while the transport reads nothing."""
         self._backlog: list[tuple[bytes, list[tuple[int, int]]]] = []
         self.received = 0
-        """Bytes received, as observed by `stuck`."""
+        """Bytes received; `stuck_clients` reads this number."""
         self.handed = 0
         """Bytes given to the transport."""
         self.opened_s = 0.0
         """Time at which the client connected, by the loop's clock."""
         self.finished = False
-        """True if a frame was completed since the last check of `stuck`."""
+        """True if a frame was completed since the last check of `stuck_clients`."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Registers the connection of a client."""
@@ -236,7 +237,8 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
     # --- what comes --------------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Parses and dispatches every complete frame."""
+        """Dispatches every complete frame, or keeps it while an earlier one has to wait. Keeps the bytes of an
+        incomplete frame."""
         self.received += len(data)
         try:
             buffer, frames = self._buffer.feed(data)
@@ -291,7 +293,8 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         self._loop.call_later(FAREWELL_S, self.abort)
 
     def _refuse_oversized(self, buffer: LongFrame) -> None:
-        """Answers the frame once its header is here, and ends the connection. Raises CodecError."""
+        """Answers the frame once its header is here, and ends the connection. Raises CodecError if the header is
+        malformed or too long, or if the frame is an answer."""
         begun = buffer.head(HEADER_AT)
         if len(begun) < HEADER_AT:
             return
@@ -315,7 +318,8 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         self.abort()
 
     def _serve(self, buffer: bytes, frames: list[tuple[int, int]]) -> None:
-        """Dispatches frames until one has to wait; keeps that frame and the later ones."""
+        """Dispatches frames until one has to wait; keeps that frame and the later ones. Raises CodecError for a
+        malformed frame."""
         at, count = 0, len(frames)
         while at < count:
             if self.session is not None and (at := self._dispatch.take_sends(self, buffer, frames, at)) == count:
@@ -446,7 +450,8 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         return False
 
     def room_given_back(self) -> None:
-        """Checks whether reading can continue. For a small answer, or none, no other event would cause this check."""
+        """Checks whether reading can continue. Called when a request has released its memory: if its answer is small,
+        or if it gets none, no other event causes this check."""
         if self._halted and not self._waits:
             self._loop.call_soon(self.go_on)
 
@@ -548,7 +553,8 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
             self.count_unsent()
 
     def count_unsent(self) -> None:
-        """Updates the count of unsent bytes for the client."""
+        """Updates the count of unsent bytes for the client. Closes the connection if more than WRITE_BUFFER_MAX wait in
+        the transport."""
         size = self.unsent_bytes
         if size > WRITE_BUFFER_MAX:
             logger.warning("%s:%d does not read its replies, connection closed", *self.peer_address)
@@ -563,16 +569,16 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
             self._loop.call_soon(self.go_on)
 
     def pause_writing(self) -> None:
-        """Called when the client reads more slowly than data is sent."""
+        """Records that the client reads more slowly than data is sent."""
         self._clogged = True
 
     def resume_writing(self) -> None:
-        """Called when the client has caught up."""
+        """Records that the client has caught up, and updates the count of unsent bytes."""
         self._clogged = False
         if self._unsent.held:
             self.count_unsent()
 
-    # --- what `stuck` looks at ------------------------------------------------------------------------------------
+    # --- what `stuck_clients` looks at -------------------------------------------------------------------------------
 
     @property
     def unsent_bytes(self) -> int:
@@ -616,7 +622,8 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         self._loop.call_later(seconds, self.leave_now)
 
     def leave_now(self) -> None:
-        """Closes the connection once the queued answers were sent."""
+        """Sends the queued answers and closes the connection, at the latest after FAREWELL_S seconds. Later answers are
+        dropped."""
         self._halted = True
         self.say_goodbye()
         self._loop.call_later(FAREWELL_S, self.abort)

@@ -3,7 +3,7 @@
 A client uses resources while it reads none of its answers, or sends no more of a frame that it has begun. Such a
 connection is closed, and its memory is free for others. A slow client stays connected as long as it makes progress.
 Only connections with something unfinished are checked, twice a second. If a check is late, this node stood still and no
-client could make progress. So that time does not count.
+client could make progress. So the time by which the check is late does not count.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Progress:
 
 
 class StuckClients:
-    """Watches the connections with something unfinished."""
+    """Watches connections with unread answers or an unfinished frame, and closes those that make no progress."""
 
     def __init__(self, memory: ConnectionMemory) -> None:
         self._memory = memory
@@ -109,8 +109,8 @@ class StuckClients:
 
 # Idle clients: closed after IDLE_S, as in RocketMQ's broker, and earlier if new clients need their places.
 #
-# A client with a waiting pull, or with a heartbeat within the last 120 s, is not idle (it is a member of a group:
-# `cluster.broker.groups.group_members`). All connections are checked within LOOK_S, SLICE of them at each tick. The
+# A client with a waiting pull is not idle, nor is a member of a group, which has sent a heartbeat within the last 120 s
+# (`cluster.broker.groups.group_members`). All connections are checked within LOOK_S, SLICE of them at each tick. The
 # time in which this node stood still counts for none of them.
 
 IDLE_S = 120.0
@@ -129,11 +129,11 @@ class Uses(Protocol):
     """A check of whether a connection is in use at this moment."""
 
     def __call__(self, connection: RemotingConnection) -> bool:
-        """Returns True if a pull of the connection waits, or its heartbeat is fresh."""
+        """Returns True if the connection is in use (`cluster.remoting.connection.open_connections`)."""
 
 
 class IdleClients:
-    """The open connections of clients. Event loop only."""
+    """Closes clients that are idle for long, and chooses which ones make room for new clients. Event loop only."""
 
     def __init__(self, is_used: Uses, enforces: Callable[[], bool] = lambda: False) -> None:
         """`enforces` returns True while users are enforced: the last quarter of the places is then reserved for
@@ -166,9 +166,9 @@ class IdleClients:
             self._places.proven(connection.peer_address[0], connection)
 
     def make_room(self, address: str, opening: int, limit: int, close: Callable[[RemotingConnection], None]) -> bool:
-        """Makes room for a client of `address`, in addition to `opening` connections that are not open yet: if no place
-        is left, closes a connection, with `close`, that is idle or has no proven user. Returns True if there is a
-        place. `limit`: the most connections."""
+        """Makes room for a client of `address`, in addition to `opening` connections that are not open yet. If few
+        places are left, it may close a connection, with `close`, that is idle or has no proven user. Returns True if
+        there is a place. `limit`: the most connections."""
         leaving, is_free = self._places.make_room(address, opening, limit)
         if leaving is not None:
             self._told.warn("a client makes room for another one", "few places are left")

@@ -1,8 +1,9 @@
 """Keeps requests of other nodes' clients that arrived before this node could handle them.
 
-There are two reasons. This node's writes are not open yet, for milliseconds after its election. Or it has no connection
-to the sending node yet, so an answer would be lost. They are handled in the order in which they came, a few in each
-turn. Requests that the same node forwards in the meantime wait behind them: they may belong to the same client.
+A request is kept for one of two reasons. This node's writes are not open yet, for milliseconds after its election. Or
+this node has no connection to the sending node yet, so an answer would be lost. The kept requests are handled in the
+order in which they came, a few in each turn. Requests that the same node forwards in the meantime wait behind them,
+because they may belong to the same client.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class EarlyRequests:
     """The requests that wait on this node, in the order in which each node forwarded them."""
 
     def __init__(self, gate: Gate) -> None:
-        """`gate` accounts for their memory."""
+        """`gate` accounts for the memory of the requests."""
         self._gate = gate
         self._waiting: dict[NodeId, OrderedDict[int, _Early]] = {}
         """Node -> forward id -> request; only nodes with waiting requests."""
@@ -50,7 +51,7 @@ class EarlyRequests:
         return sum(len(waiting) for waiting in self._waiting.values())
 
     def nodes(self) -> Collection[NodeId]:
-        """Returns the nodes of which requests wait."""
+        """Returns the nodes whose forwarded requests wait here."""
         return self._waiting.keys()
 
     def put(self, node: NodeId, forwarded: Forwarded, frame: bytes) -> bool:

@@ -57,12 +57,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _HELD_PER_UNIT = 8
-"""Held requests that are examined in one microsecond of work."""
+"""The number of held requests that are examined for one unit of work (`raftlog.work`)."""
 _LOOKED_AT_MAX = 512
 """The most held requests that one step examines while none of them needs an action."""
 _HELD, _LOST, _EARLY, _GONE = ("held requests",), ("lost requests",), ("early requests",), ("gone clients",)
-"""The owners of the cut work (`cluster.runtime.turns.work.Turns`): a change of leader concerns thousands of requests at
-once."""
+"""The owners of the forwarder's own work. The work is cut into steps (`cluster.runtime.turns.work.Turns`), because a
+change of leader concerns thousands of requests at once."""
 _TOO_MUCH = f"{WORKS_MAX} requests of this client wait for their turn on the leader already; try again in a moment"
 
 LocalRoute = Callable[[Frame], None]
@@ -72,7 +72,8 @@ class NamesSends(Protocol):
     """Assigns identities to sends (`cluster.remoting.handlers.send`)."""
 
     def name_held(self, frame: Frame) -> Identity | None:
-        """Returns the identity for a send that this node takes over; None if the send needs none. Raises CodecError."""
+        """Returns the identity for a send that this node takes over; None if the send needs none. Raises CodecError if
+        the send's header is malformed."""
 
     def remember_held(self, frame: Frame, identity: Identity) -> None:
         """Keeps the identity of a send that got no final answer, so that its retry uses the same one."""
@@ -132,7 +133,7 @@ class Forwarder:
         self._turns = context.turns
         self._trusted = trusted
         self._slow = slow
-        """Receives requests that were held for long."""
+        """The log of slow requests, to which requests that were held for long are reported; None if there is none."""
         self._ids = transport.request_ids()
         self.gate = gate
 
@@ -149,7 +150,7 @@ class Forwarder:
         )
 
     def reload(self, config: Config) -> None:
-        """Applies another configuration."""
+        """Uses the deadlines of `config` for requests that come from now on."""
         self._deadline_ms, self._leader_wait_ms = config.send.deadline_ms, config.send.leader_wait_ms
 
     def _term(self) -> int:
@@ -159,7 +160,8 @@ class Forwarder:
     # --- the node that holds the connection --------------------------------------------------------------------------
 
     def forward(self, frame: Frame, promised: Share | None = None) -> None:
-        """Takes over a request and forwards it as soon as there is a leader. Raises CodecError if it is malformed.
+        """Takes over a request and forwards it as soon as there is a leader. Refuses it if there is no room for it.
+        Raises CodecError if it is malformed.
 
         `promised` is the memory reserved for its answer; it is released when the request is answered or given up.
         """
@@ -205,8 +207,8 @@ class Forwarder:
         """Forwards the requests that the present leader has not received, because the leader or the connection to it
         changed, and answers those that are past their deadline; called on a timer, too.
 
-        Each turn of the loop forwards as many as its share of work allows. Their order is kept all the same: each takes
-        its place in its line at once, and later requests wait behind it.
+        Each turn of the loop forwards as many requests as its share of work allows. The order is kept all the same:
+        every request joins its order line at once, and later requests wait behind it.
         """
         self._admit_early()
         leader = self._leader()
@@ -346,8 +348,9 @@ class Forwarder:
             yield
 
     def _pass_on_or_end(self, forward_id: int, held: ForwardedRequest) -> bool:
-        """Passes a held request on if its way is open, and answers it if it is past its deadline. Returns False if
-        there was nothing to do."""
+        """Answers a held request that is past its deadline, or that has waited too long for a leader. Otherwise
+        forwards it, or carries it out if this node leads, as soon as that is possible. Returns False if nothing was
+        done."""
         now_ms = self._clock.monotonic_ms()
         wait_over = not held.was_sent and now_ms >= held.came_ms + self._leader_wait_ms
         if now_ms >= held.deadline_ms or (wait_over and not held.waits_for_leader):
@@ -535,8 +538,8 @@ class Forwarder:
         named = user if self._trusted() else 0
         passed_on = Frame(path, frame[0], request, header, frame[4 + len(header) :], len(frame) - 4, identity, named)
         if not open_now:
-            # A later send of its connection may be held already. If this one was given back, it would be stored after
-            # that one, and its client would not learn of it (seed 762000023).
+            # A later send of the same client may wait here already. If this send were given back, it would be stored
+            # after the later one, and the client would not learn of it (seed 762000023).
             over = self.gate.refusal(path.in_flight, len(frame), named, GateRequest.EARLY)
             assert over is not None, "it did not fit"
             self._refuse(passed_on, over)

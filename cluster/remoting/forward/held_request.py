@@ -71,7 +71,7 @@ class ForwardedRequest:
         return self.frame.header.code in ONE_TRY
 
     def is_with(self, leader: NodeId) -> bool:
-        """True if this node leads and has the request."""
+        """Returns True if the request was sent to `leader`. Returns False if `leader` is NOBODY."""
         return leader == self.sent_to != NOBODY
 
     @property

@@ -24,13 +24,14 @@ class PullForwards:
 
     def elsewhere(self, request: Request, position: int) -> bool:
         """Forwards a pull to the leader, which has the whole log, if this node lacks the log at `position`. Returns
-        True if it did."""
+        True if the pull was forwarded."""
         # Only a node with an incomplete log keeps the received frame.
         held = isinstance(request, RemotingRequest) and request.received is not None
         return held and position < self._log_begins() and self.to_leader(request)
 
     def to_leader(self, request: Request) -> bool:
-        """Forwards a pull that only the leader can answer, unless this node leads. Returns True if it did."""
+        """Forwards a pull that only the leader can answer, unless this node leads. Returns True if the pull was
+        forwarded."""
         if not isinstance(request, RemotingRequest) or request.received is None or self._leads():
             return False
         self._forwarder.forward(request.received)

@@ -5,10 +5,10 @@ Only the node with the connection knows these clients. It writes them into an ex
 in place of what the client wrote there, and the leader trusts that field in forwarded requests only.
 
 - CLIENTS of a commit: the clients that the connection's heartbeats named for the group. The leader drops a commit for a
-queue that another client holds. The node with the connection cannot decide that, because its rows may not show the lock
-yet. Over a connection without heartbeats a client may name itself (`named_by_client`). A false name can only cause its
-own commit to be dropped. - STANDING of a lock: whether the connection's heartbeats named the client of the request
-(`Standing`).
+  queue that another client holds. The node with the connection cannot decide that, because its rows may not show the
+  lock yet. Over a connection without heartbeats a client may name itself (`named_by_client`). A false name can only
+  cause its own commit to be dropped.
+- STANDING of a lock: whether the connection's heartbeats named the client of the request (`Standing`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 CLIENTS: Final = "raftmqClients"
 """Name of the ext field with a JSON list of client ids. A leader that does not know the field accepts every commit."""
 CLIENTS_MAX = 16
-"""The most clients of one connection. If there are more, no clients are stated, and their commits are accepted."""
+"""The most clients that are stated for a commit. If a connection has more, none are stated, and the leader accepts
+their commits."""
 
 _encode = metered_json.encode
 _decode_clients = metered_json.decoder(list[str])
@@ -52,7 +53,8 @@ def committers(request: Request, group: str, members: Members) -> frozenset[str]
 
 def named_by_client(ext: Mapping[str, str], group: str, user: int, members: Members) -> frozenset[str]:
     """Returns the clients that a commit over a connection without heartbeats says it is from: those of the user, and
-    those that this node does not know in the group. Nobody can speak for another user's client."""
+    those that this node does not know in the group. Nobody can speak for another user's client. Returns an empty set if
+    the commit names more than CLIENTS_MAX."""
     listed = _listed(ext)
     if not 0 < len(listed) <= CLIENTS_MAX:
         return frozenset()
@@ -144,7 +146,8 @@ def _standing(connection: Connection, group: str, client_id: str, user: int, mem
 
 
 def name_standing(frame: Frame, members: Members) -> Frame:
-    """Returns the request for forwarding, with the field STANDING. Raises CodecError if its header is malformed."""
+    """Returns the request as it is forwarded, with the field STANDING. A request that another node has forwarded is
+    unchanged. Raises CodecError if its header is malformed."""
     if frame.path.forwarded:
         return frame
     try:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class NodeFigures:
-    """Figures of one node. Event loop only."""
+    """Reads the figures of one node that RocketMQ's tools show. Event loop only."""
 
     def __init__(
         self, services: Services, clock: Clock, used_percent: Callable[[], float], rates: Rates, started_ms: int
@@ -60,7 +60,7 @@ class NodeFigures:
             "putTps": self._rates.taken(),
             "getTransferredTps": given,
             "getTransferedTps": given,
-        }  # RocketMQ 4.9 misspells it like this
+        }  # the last name is a misspelling of RocketMQ 4.9
         waits = [
             f"{pool}ThreadPoolQueue{what}" for pool in ("send", "pull", "ack") for what in ("Size", "HeadWaitTimeMills")
         ]
@@ -142,8 +142,8 @@ class BrokerFigures:
         return _encode(queue) + b":" + _encode(offsets)
 
     def _producers(self, request: Request) -> None:
-        """Answers with the producers that send heartbeats to this node. A producer sends them to the brokers in its
-        routes."""
+        """Answers with the producers that send heartbeats to this node. A producer sends heartbeats to the brokers in
+        its routes. Raises Refused if no producer of the group is connected."""
         group = text(request, "producerGroup")
         members = self._members.producers.get(group)
         if members is None:  # the same remark and code as RocketMQ's
@@ -152,7 +152,8 @@ class BrokerFigures:
         answer_in_steps(self._services, request, steps)
 
     def _counts(self, request: Request) -> None:
-        """Answers 315. Neither consumption by groups nor bytes are counted; tools treat the refusal as 0."""
+        """Answers 315. Neither consumption by groups nor bytes are counted: raises Refused for them, which tools treat
+        as 0."""
         name, key = text(request, "statsName"), text(request, "statsKey")
         topic, _, queue = key.partition("@")
         config = self._services.state.topics.get(topic)

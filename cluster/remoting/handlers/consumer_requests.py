@@ -88,7 +88,7 @@ class ConsumerRequests:
     def _consume_directly(self, request: Request) -> None:
         """Sends the message to the client, which consumes it at once and answers with the result. If rules are
         enforced, the asking user must be allowed to read the message, and the user of the receiving client to consume
-        it."""
+        it. Raises Refused if the message cannot be read."""
         try:
             _, position = decode_message_id(text(request, "msgId"))
         except MessageFormatError as error:
@@ -120,7 +120,7 @@ class ConsumerRequests:
 
 def _reset_order(request: Request) -> ResetOrder:
     """Decodes the fields of 222. A queue and an offset (RocketMQ 5) take precedence over a time; a negative time means
-    the end. Raises Refused."""
+    the end. Raises Refused if a field is missing or has a wrong value."""
     group, topic = text(request, "group"), text(request, "topic")
     check_group_name(group)
     time_ms = integer(request, "timestamp")

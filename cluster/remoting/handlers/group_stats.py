@@ -48,8 +48,8 @@ class GroupStats:
         }
 
     def _connections(self, request: Request) -> None:
-        """Answers with the connected consumers of a group. Every node knows all of them, because they send heartbeats
-        to each node."""
+        """Answers with the connected consumers of a group. Every node knows all of them, because consumers send
+        heartbeats to each node. Raises Refused if none is connected."""
         group = text(request, "consumerGroup")
         found = self._members.consumers.get(group)
         if found is None:

@@ -162,8 +162,8 @@ class Heartbeats:
         known = self._members.consumers.get(consumer.group_name)
         before = known.members.get(data.client_id) if known is not None else None
         member.fingerprint = data.heartbeat_fingerprint
-        # Below this level some nodes do not know the rule and would answer 38 differently, so the answer would change
-        # with the leader.
+        # Below this level some nodes do not know division by topic and would answer 38 differently, so the answer would
+        # change with the leader.
         member.by_topic = consumer.raftmq_by_topic and self._services.state.level >= BY_TOPIC_LEVEL
         subscriptions = None if data.without_sub else _subscriptions(consumer)
         model = _enum_name(consumer.message_model, _MESSAGE_MODELS)
@@ -240,7 +240,8 @@ def _answer_together(request: Request, group: ConsumerGroup, ids: set[str] | Non
 
 
 def _parse(body: bytes) -> HeartbeatData:
-    """Decodes the body of a heartbeat, and checks all of it before any part takes effect. Raises Refused (29)."""
+    """Decodes the body of a heartbeat, and checks all of it before any part takes effect. Raises Refused (INVALID) if
+    the body is malformed."""
     try:
         data = _decode(body)
     except MALFORMED as error:
@@ -268,7 +269,7 @@ def _subscriptions(consumer: ConsumerData) -> list[Subscription]:
 
 
 def _enum_name(value: str | int, names: tuple[str, ...]) -> str:
-    """Returns the name of a Java enum value given as name or ordinal. Raises Refused (29)."""
+    """Returns the name of a Java enum value given as name or ordinal. Raises Refused (INVALID) for another value."""
     text_value = str(value)
     if text_value in names:
         return text_value
@@ -277,8 +278,8 @@ def _enum_name(value: str | int, names: tuple[str, ...]) -> str:
     raise Refused(Reason.INVALID, f"{text_value[:40]} is none of {', '.join(names)}")
 
 
-# The list of a group's consumers (38) as JSON, encoded once for all requests. Of a group that is divided by topic it
-# also has what each of them wants.
+# The list of a group's consumers (38) as JSON, encoded once for all requests. For a group that is divided by topic, the
+# list also has the topics that each consumer wants.
 #
 # When a member joins, each member asks for the list of all: in a group of 2,000, that makes 2,000 answers of 100 KiB.
 # The encoded text is therefore kept until the members change. Requests that come while it is being encoded continue

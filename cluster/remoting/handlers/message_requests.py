@@ -159,7 +159,8 @@ class SendBackRequests:
 
 
 def parse(request: Request) -> SentBack:
-    """Decodes the request's fields. Raises Refused (29)."""
+    """Decodes the fields of CONSUMER_SEND_MSG_BACK (36). Raises Refused (INVALID) if one is missing or has a wrong
+    value."""
     group = text(request, "group")
     check_group_name(group)
     position = integer_in(request, "offset", 0, (1 << 63) - 1)
@@ -244,7 +245,8 @@ class EntryRequests:
 
 
 def _positions(body: bytes) -> Sequence[int]:
-    """Decodes the positions. Raises Refused (29) unless they ascend and are few enough."""
+    """Decodes the positions, each of 8 bytes. Raises Refused (INVALID) if they do not ascend, or if there are more than
+    POSITIONS_MAX."""
     if len(body) % _POSITION_SIZE or len(body) > POSITIONS_MAX * _POSITION_SIZE:
         raise Refused(Reason.INVALID, f"the body has {len(body)} bytes; at most {POSITIONS_MAX} positions of 8 may be")
     positions: tuple[int, ...] = struct.unpack(f">{len(body) // _POSITION_SIZE}Q", body)

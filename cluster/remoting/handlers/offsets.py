@@ -23,7 +23,7 @@ OffsetAnswer = Callable[[int | Refused | None], None]
 
 
 class OffsetRequests:
-    """Handlers of consumer offsets and queue bounds."""
+    """Handles requests about consumer offsets (14, 15) and queue bounds (29 to 32)."""
 
     def __init__(self, services: Services, members: Members, offsets: Offsets) -> None:
         self._services = services
@@ -127,8 +127,8 @@ class OffsetRequests:
 
 
 def name_of(request: Request, level: int) -> CommitId | None:
-    """Returns the identity that a commit carries in a cluster of that level, None without one. Raises Refused (29) if
-    it is malformed."""
+    """Returns the identity that a commit carries in a cluster of that level; None without one. Raises Refused (INVALID)
+    if the identity is malformed."""
     pid = request.ext.get("raftmqPid")
     if not pid:
         return None

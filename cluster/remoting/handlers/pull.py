@@ -28,7 +28,7 @@ FLAG_COMMIT_OFFSET = 1
 FLAG_SUSPEND = 2
 FLAG_SUBSCRIPTION = 4
 FLAG_CLASS_FILTER = 8
-"""Bits of a pull's sysFlag. The last one asks for a filter class of the user's at the broker."""
+"""Bits of a pull's sysFlag. FLAG_CLASS_FILTER asks the broker to filter with a class that the user has written."""
 V4_0_0 = 212
 """Protocol version of the first RocketMQ under Apache (MQVersion.V4_0_0_SNAPSHOT)."""
 
@@ -60,7 +60,7 @@ ToLeader = Callable[[Request], bool]
 
 
 class PullRequests:
-    """Handles pulls."""
+    """Handles pulls (11, 361)."""
 
     def __init__(
         self, pulls: Pulls, elsewhere: PullElsewhere, to_leader: ToLeader, metrics: DeliveryMetrics | None = None
@@ -191,7 +191,7 @@ _decode = msgspec.json.Decoder(PullFields, strict=False).decode
 
 
 def decode_pull(request: Request) -> PullRequest:
-    """Decodes the request's fields. Raises Refused (29), or CodecError."""
+    """Decodes the request's fields. Raises Refused (INVALID) or CodecError if one is missing or malformed."""
     try:
         fields = _decode(request.ext_json)
     except MALFORMED:
@@ -206,7 +206,8 @@ def decode_pull(request: Request) -> PullRequest:
         fields.queueOffset,
         fields.maxMsgNums,
         fields.maxMsgBytes,
-        # The node with the client's connection waits for the answer to a pull no longer than for the answer to a send.
+        # A forwarded pull is answered at once, because the node with the client's connection waits for its answer no
+        # longer than for the answer to a send.
         fields.suspendTimeoutMillis if flags & FLAG_SUSPEND and not forwarded else 0,
         # The offset is not committed if another node has held the pull: later commits of its connection may have
         # arrived before it.
@@ -219,7 +220,7 @@ def decode_pull(request: Request) -> PullRequest:
 
 
 def read_one_by_one(request: Request) -> PullFields:
-    """Decodes the fields one by one, and raises an error that names a missing or wrong field: Refused (29), or
+    """Decodes the fields one by one. Raises an error that names a missing or malformed field: Refused (INVALID), or
     CodecError."""
     ext = request.ext
     group, topic = text(request, "consumerGroup"), text(request, "topic")

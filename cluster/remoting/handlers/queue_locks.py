@@ -3,7 +3,7 @@ queue in order.
 
 Body of both: `{"consumerGroup", "clientId", "mqSet": [{"topic", "brokerName", "queueId"}, ...]}`; 41 is answered with
 `{"lockOKMQSet": [...]}`, its queues as the client named them. Clients ask every 20 s, at the broker whose name the
-queue carries; every node answers for the one log (RocketMQ: AdminBrokerProcessor.lockBatchMQ).
+queue carries. Whichever node that is, the leader answers (RocketMQ: AdminBrokerProcessor.lockBatchMQ).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class MessageQueue(msgspec.Struct, rename="camel"):
-    """RocketMQ's MessageQueue."""
+    """A queue as clients name it (RocketMQ's MessageQueue)."""
 
     topic: TopicName
     queue_id: Unsigned31

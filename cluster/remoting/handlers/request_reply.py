@@ -103,7 +103,8 @@ class Replies:
         self._delivery.deliver(Reply(client_id, correlation_id, ttl_ms, party_of(request), pushed), answer)
 
     def _checked(self, request: Request) -> SendHeader:
-        """Returns the header of a reply that is within the limits of a message. Raises Refused."""
+        """Returns the header of a reply. Raises Refused if its body or its properties exceed the limits of a message,
+        or if the header is malformed."""
         limits = self._services.config.limits
         if len(request.body) > limits.message_bytes_max:
             remark = f"the reply has {len(request.body)} bytes, limits.message_bytes_max = {limits.message_bytes_max}"

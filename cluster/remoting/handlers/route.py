@@ -84,7 +84,7 @@ class Routes:
         }
 
     def _aliases(self, group: BrokerGroup, request: Request) -> list[BrokerData]:
-        """Returns the group's aliases; none for clients that they would not help."""
+        """Returns the group's aliases; [] for a client that must not see them (`_repeats_safely`)."""
         return group.aliases(request.connection.listener) if _repeats_safely(request) else []
 
     def _route(self, request: Request) -> None:
@@ -205,7 +205,7 @@ class Routes:
         node does not know the addresses of one of them: with a route of fewer queues, keys would move to other
         queues."""
         group, topics = self._map.group_of(topic), self._services.config.topics
-        # Also if an operator could create this topic in an earlier release.
+        # Applies even if a topic of this name exists: in an earlier release an operator could create one.
         if topic in AUTO_CREATE_NAMES and topics.auto_create:
             perm = PERM_READ | PERM_WRITE | PERM_INHERIT
             group = self._group_of_new()
@@ -226,8 +226,8 @@ class Routes:
         return []
 
     def _group_of_new(self) -> BrokerGroup:
-        """Returns the group in which a first send makes its topic: this node's, or the first other one while that is
-        drained."""
+        """Returns the group in which a first send makes its topic. It is this node's group. If this group drains or has
+        retired, it is the active group with the lowest number whose addresses this node knows, or else this node's."""
         groups, own = self._services.state.broker_groups, self._map.own
         if not is_inactive(groups.by_number, groups.own):
             return own
@@ -274,8 +274,8 @@ class Routes:
             _reply_topics(request, [])
 
     def _system_topics(self, request: Request) -> None:
-        """Answers 304. RocketMQ has a topic named as the cluster, and one as each broker; tools that send there make
-        them."""
+        """Answers 304 with the system topics, the name of the cluster and the names of the brokers, because RocketMQ
+        has a topic of each of these names."""
         cluster, listener = self._services.config.cluster, request.connection.listener
         brokers = [name for group in self._map.groups() for name in group.names(listener)]
         _reply_topics(request, [*{*SYSTEM_TOPICS, cluster.name, *brokers}])
@@ -297,7 +297,8 @@ class Routes:
         answer_in_steps(self._services, request, self._order_confs(self._alias_names(request)))
 
     def _order_confs(self, names: dict[str, list[str]]) -> BodySteps:
-        """Makes the table of topic -> its `orderTopicConf`, for the topics that have one."""
+        """Makes the table of topic -> its `orderTopicConf`, for the topics that have one. Raises Refused if none has
+        one."""
         table: dict[str, str] = {}
         for at, (name, config) in enumerate(self._services.state.topics.items()):
             if at % NAMES_PER_STEP == 0:

@@ -103,8 +103,8 @@ _decode_v1 = cast("Callable[[msgspec.Raw], SendHeader]", msgspec.json.Decoder(_S
 
 
 def send_header_of(code: int, ext: dict[str, str]) -> SendHeader:
-    """Converts fields that are decoded already, those of a reply, to a send header (324 has long names, 325
-    letters)."""
+    """Returns a send header with the decoded ext fields `ext` of a reply. Code 324 has long names, 325 has letters.
+    Raises CodecError if a field is missing or has a wrong type."""
     form = _SendHeaderV1 if code == RequestCode.SEND_REPLY_MESSAGE else SendHeader
     try:
         return cast("SendHeader", msgspec.convert(ext, form, strict=False))
@@ -147,7 +147,7 @@ class SendHandler:
         self.reload(limits)
 
     def reload(self, limits: LimitsSection) -> None:
-        """Applies other limits. The node passes them to `Sends` itself."""
+        """Uses `limits` from now on. The node passes them to `Sends` itself."""
         self.intake = self._make_intake(limits)
         """Takes plain sends before their headers are decoded."""
 

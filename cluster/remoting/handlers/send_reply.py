@@ -35,8 +35,7 @@ REASONS: dict[int, str] = {
     ResponseCode.INVALID_PARAMETER: "invalid",
     ResponseCode.FLOW_CONTROL: "quota",
 }
-"""Response code -> label `reason` of the metric. What the gate refuses is counted there (`cluster.flow.gate.Limit`).
-"""
+"""Response code -> label `reason` of the metric. The gate itself counts what it refuses (`cluster.flow.gate.Limit`)."""
 _REGION = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 
 
@@ -44,7 +43,8 @@ class SendReplyWriter:
     """Writes the answers to sends. `cluster.broker.sends.send_outcomes` decides which answer a send gets."""
 
     def __init__(self, store_host: bytes, broker_name: str, metrics: RequestMetrics | None = None) -> None:
-        """`broker_name` is the name by which clients find the cluster."""
+        """`store_host` is the packed address of this node, with which its message ids begin. `broker_name` is the name
+        by which clients find the cluster."""
         self._host_hex = store_host.hex().upper().encode()
         self._broker_name = broker_name
         self._metrics = metrics

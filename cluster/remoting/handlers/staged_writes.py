@@ -104,7 +104,7 @@ class StagedWriteHandlers:
 
 
 def _write(request: Request) -> tuple[str, int]:
-    """Returns name and number of the write. Raises Refused (29)."""
+    """Returns name and number of the write. Raises Refused (INVALID) if one is missing or has a wrong value."""
     name = text(request, "name")
     if len(name) > NAME_MAX:
         raise Refused(Reason.INVALID, f"field name has {len(name)} characters, {NAME_MAX} are allowed")
@@ -112,7 +112,7 @@ def _write(request: Request) -> tuple[str, int]:
 
 
 def _winners(request: Request) -> list[tuple[int, int]]:
-    """Returns the winning attempts in the body. Raises Refused (29)."""
+    """Returns the winning attempts in the body. Raises Refused (INVALID) for a malformed body."""
     try:
         return _decode(request.body)
     except MALFORMED as error:
@@ -120,12 +120,13 @@ def _winners(request: Request) -> list[tuple[int, int]]:
 
 
 def _part(request: Request) -> GroupWrite:
-    """Returns one group's part of a write. Raises Refused (29)."""
+    """Returns one group's part of a write. Raises Refused (INVALID) if a field or the body is malformed."""
     return GroupWrite(*_write(request), integer_in(request, "decider", 1, INT64_MAX), _winners(request))
 
 
 def _groups(request: Request) -> list[int]:
-    """Returns the numbers of groups in the field `groups`. Raises Refused (29)."""
+    """Returns the numbers of groups in the field `groups`. Raises Refused (INVALID) for anything but numbers above
+    FIRST_GROUP, up to GROUPS_MAX, with commas between them."""
     found = text(request, "groups").split(",")
     if all(each.isascii() and each.isdigit() and FIRST_GROUP < int(each) <= GROUPS_MAX for each in found):
         return [int(each) for each in found]

@@ -73,7 +73,7 @@ class GroupData(msgspec.Struct, rename="camel"):
 
     def _policy(self) -> str:
         """Encodes the retry policy in the form in which it is stored; numbers may be longer than they were sent. Raises
-        Refused (29)."""
+        Refused (INVALID) if that takes more than RETRY_POLICY_BYTES_MAX."""
         policy = _encode(self.group_retry_policy) if self.group_retry_policy else b""
         if len(policy) > RETRY_POLICY_BYTES_MAX:
             remark = f"groupRetryPolicy takes {len(policy)} bytes, {RETRY_POLICY_BYTES_MAX} are allowed"
@@ -89,7 +89,8 @@ _DEFAULT_RETRY_POLICY = msgspec.Raw(b'{"type":"CUSTOMIZED"}')
 
 
 class TopicsAdmin:
-    """Handlers of topic and group administration. `note` is explained in `cluster.remoting.request`."""
+    """Handles requests that create, change, delete and list topics and consumer groups (17, 200, 201, 207, 215).
+    `note`: `cluster.remoting.request.NoteChange`."""
 
     def __init__(self, services: Services, note: NoteChange) -> None:
         self._services = services
@@ -121,7 +122,7 @@ class TopicsAdmin:
         if request.ext.get("topicFilterType") == "MULTI_TAG":
             raise Refused(Reason.INVALID, "topicFilterType is MULTI_TAG, only SINGLE_TAG is allowed")
         if is_true(request.ext.get(NOT_HIDING_FIELD)):
-            # Checked against everything that was acknowledged until now.
+            # The check must see everything that was acknowledged until now.
             judge = partial(self._put_unless_hiding, config=config)
             after_read_index(self._services, request, lambda request: in_steps(self._services, request, judge(request)))
         else:
@@ -184,7 +185,8 @@ def _reply(request: Request, result: ProposeResult, *, absent_is_fine: bool = Fa
 
 
 def attribute_changes(changes: str | None) -> Iterator[tuple[str, str | None]]:
-    """Yields RocketMQ's "+name=value,-name" as names with values, None for those to remove. Raises Refused (29)."""
+    """Yields RocketMQ's "+name=value,-name" as names with values, None for those to remove. Raises Refused (INVALID)
+    for another form."""
     for change in (changes or "").split(","):
         change = change.strip()
         if not change:

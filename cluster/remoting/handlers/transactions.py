@@ -1,10 +1,10 @@
-"""Handles END_TRANSACTION (37) from producers, and sends CHECK_TRANSACTION_STATE (39) to them. `broker.transactions`
-explains their meaning.
+"""Handles END_TRANSACTION (37) from producers, and sends CHECK_TRANSACTION_STATE (39) to them.
+`cluster.broker.transactions` explains their meaning.
 
 Clients send 37 to any node and do not wait for an answer. A follower forwards the request to the leader and keeps it
-until the leader has confirmed it (`remoting.forward`). A leader that was deposed before it has carried the request out
-forwards it to the next leader. Facts in docs/wire-protocol.md; source: RocketMQ's EndTransactionProcessor and
-Broker2Client.checkProducerTransactionState.
+until the leader has confirmed it (`cluster.remoting.forward`). A leader that was deposed before it has carried the
+request out forwards it to the next leader. Facts in docs/wire-protocol.md; source: RocketMQ's EndTransactionProcessor
+and Broker2Client.checkProducerTransactionState.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class TransactionRequests:
 
 
 def parse(request: Request) -> Ending:
-    """Decodes the request's fields. Raises Refused (29)."""
+    """Decodes the fields of END_TRANSACTION (37). Raises Refused (INVALID) if one is missing or has a wrong value."""
     decision = _DECISIONS.get(integer(request, "commitOrRollback"))
     if decision is None:
         raise Refused(Reason.INVALID, "field commitOrRollback is none of 0 (unknown), 8 (commit), 12 (roll back)")
@@ -81,7 +81,7 @@ def parse(request: Request) -> Ending:
 def _answer(request: Request, end: End | Refused) -> None:
     code, remark = answer_of(end) if isinstance(end, Refused) else (ResponseCode.SUCCESS, None)
     if request.flag & FLAG_ONEWAY and request.connection.forwarded:
-        # The client gets no answer. The node with its connection forgets the request.
+        # This answer tells the node with the client's connection that it may forget the request. The client gets none.
         answer = encode_frame(
             code, request.opaque, FLAG_RESPONSE, remark=remark, language="JAVA", reader=request.language
         )

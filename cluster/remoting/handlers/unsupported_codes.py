@@ -39,8 +39,8 @@ OTHER = "other"
 
 
 class _Repeats:
-    """The refusals on one connection: for each code, their number and the time of the last one, and the number of
-    waiting answers."""
+    """The refusals on one connection: for each code, their number and the time of the last one; and the functions that
+    cancel the answers that wait."""
 
     __slots__ = ("cancels", "codes")
 

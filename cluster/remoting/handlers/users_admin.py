@@ -40,7 +40,7 @@ _DECISIONS: Final = {"allow": True, "deny": False}
 
 
 class UserInfo(msgspec.Struct, rename="camel", omit_defaults=True):
-    """RocketMQ's UserInfo. A field that is null stays unchanged."""
+    """A user in a request or an answer (RocketMQ's UserInfo). In a change, a field that is null stays unchanged."""
 
     username: str | None = None
     password: str | None = None
@@ -49,7 +49,8 @@ class UserInfo(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 class EntryInfo(msgspec.Struct, rename="camel"):
-    """RocketMQ's PolicyEntryInfo."""
+    """One rule (RocketMQ's PolicyEntryInfo): allows or denies the actions on the resource, for clients at
+    `source_ips`."""
 
     resource: str
     actions: list[str]
@@ -58,14 +59,14 @@ class EntryInfo(msgspec.Struct, rename="camel"):
 
 
 class PolicyInfo(msgspec.Struct, rename="camel"):
-    """RocketMQ's PolicyInfo."""
+    """The rules of one policy, Custom or Default (RocketMQ's PolicyInfo)."""
 
     policy_type: str | None = None
     entries: list[EntryInfo] = []
 
 
 class AclInfo(msgspec.Struct, rename="camel"):
-    """RocketMQ's AclInfo: the rules of a user."""
+    """The rules of a user (RocketMQ's AclInfo). `subject` is `User:name`."""
 
     subject: str | None = None
     policies: list[PolicyInfo] = []
@@ -102,7 +103,8 @@ class UserRequests:
         }
 
     def _asker(self, request: Request) -> Asker:
-        """Returns the Super who sent the request. Raises Refused (16) in every mode if the sender is no Super."""
+        """Returns the Super who sent the request. Raises Refused (NO_PERMISSION) in every mode if the sender is no
+        Super."""
         user, address = self._access.by_id.get(request.user), request.connection.peer_address[0]
         if why := self._judge.why_no_super(user, address):
             raise Refused(Reason.NO_PERMISSION, FIRST_SUPER if why is NO_SUPER else why)
@@ -220,7 +222,7 @@ def _answering(request: Request, *, absent_is_fine: bool = False) -> Changed:
 
 
 def _choice(field: str, given: str | None, known: dict[str, Any]) -> Any:
-    """Returns the value in `known` that `given` names; None if `given` is empty. Raises Refused (29) if it names
+    """Returns the value in `known` that `given` names; None if `given` is empty. Raises Refused (INVALID) if it names
     none."""
     if not given:
         return None
@@ -231,7 +233,7 @@ def _choice(field: str, given: str | None, known: dict[str, Any]) -> Any:
 
 
 def _subject(request: Request) -> str:
-    """Returns the name of the user, which RocketMQ writes as `User:name`. Raises Refused (29)."""
+    """Returns the name of the user, which RocketMQ writes as `User:name`. Raises Refused (INVALID) for another form."""
     subject = text(request, "subject")
     if not subject.startswith(SUBJECT):
         raise Refused(Reason.INVALID, f"the subject is {SUBJECT}name, not {subject[:TEXT_MAX]!r:.80}")

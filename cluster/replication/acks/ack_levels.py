@@ -1,10 +1,10 @@
 """Defines the acknowledgement levels, which say what must have happened before a send is answered.
 
-The default, `quorum+fsync`, is the guarantee of docs/guarantees.md. The others are requested by name: for all topics by
-RocketMQ's keys (`flush_disk_type`, `broker_role`), for one topic by its attribute `ack.level`, for one message by its
-property `ACK_LEVEL`, or by RocketMQ's own `WAIT=false` (Message.setWaitStoreMsgOK), which is level `leader`. The most
-specific one wins. A level changes only when a send is *answered*: at every level, commit, apply, visibility and votes
-wait for the majority's disks.
+The default, `quorum+fsync`, is the guarantee of docs/guarantees.md. Another level can be set for all topics by
+RocketMQ's keys (`flush_disk_type`, `broker_role`), for one topic by its attribute `ack.level`, and for one message by
+its property `ACK_LEVEL`. RocketMQ's own `WAIT=false` in a message (Message.setWaitStoreMsgOK) is level `leader`. The
+most specific setting wins. A level changes only when a send is *answered*: at every level, commit, apply, visibility
+and votes wait for the majority's disks.
 """
 
 from __future__ import annotations

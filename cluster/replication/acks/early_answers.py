@@ -2,9 +2,9 @@
 
 An early answer changes only the time of the answer: the entry is committed, applied and visible when a majority has it
 on disk, as usual. The content of the answer (queue offset, message id) was decided when the entry was proposed. The
-answer is sent only after it was recorded in DATA/EARLY (`ledger`), for at most `limits.batches_inflight_max` entries at
-a time: that is the loss window. An entry that was answered early and then replaced by another is counted and logged. A
-node that was killed before it could do so does it after its restart.
+answer is sent only after it was recorded in DATA/EARLY (`early_answer_file`), for at most `limits.batches_inflight_max`
+entries at a time: that is the loss window. An entry that was answered early and then replaced by another is counted and
+logged. A node that was killed before it could do so does it after its restart.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ class EarlyAnswers:
         return AnswerStage.QUORUM_WRITTEN if ack == Ack.QUORUM else None
 
     def _reached(self, stage: AnswerStage, entry_id: EntryId, raw: RawNode) -> bool:
-        # The entry is of an older term: the next leader may replace it even if this disk has it.
+        # If the entry is of an older term, the next leader may replace it even if this disk has it.
         if entry_id.term != raw.term:
             return False
         index = entry_id.index
@@ -281,7 +281,7 @@ class EarlyAnswers:
             return raw.persisted_index >= index
         if stage is AnswerStage.DEGRADED:
             return raw.persisted_index >= index and self._in_contact is not None and self._in_contact()
-        # A peer has not reported in this term yet: what it wrote before may be another entry.
+        # If no node has reported a write in this term yet, all reports are older: what they name may be another entry.
         if self._written_term != raw.term:
             return False
         own = raw.status().node_id
@@ -390,7 +390,7 @@ class Twins:
     def beside(self, sends: list[Send]) -> list[Send]:
         """Returns `sends`, which were not proposed, together with their repeats, in the order in which all of them
         came. The repeats no longer wait here. In this order, later sends on the connection of a repeat stay behind it
-        (seed 948500088)."""
+        (found by the simulator, seed 948500088)."""
         repeats: dict[int, list[Send]] = {}
         for at, twin in self.take(sends):
             repeats.setdefault(at, []).append(twin)

@@ -2,13 +2,14 @@
 
 An entry is on the leader's disk at one time and on those of a majority at another. The time between is the *wait*. Once
 a second the leader looks at the median of the waits that have ended since the last look. If none has ended, it looks at
-the present one. The majority is slow at a look if the wait is at least the bound (`replication.degrade_ms`) and
-OWN_FACTOR times as long as a sync of the leader's own disk: if the leader's own disk is slow, an earlier answer would
-help nobody.
+the present one. The majority is slow at a look if the wait is at least the bound (`replication.degrade_ms`), and at
+least OWN_FACTOR times as long as a sync of the leader's own disk. If the leader's own disk is slow, an earlier answer
+would help nobody.
 
-The condition begins when the majority was slow at all of the last BEGIN_LOOKS but STRAYS, and ends when it was slow at
-none of the last END_LOOKS but STRAYS: a slow disk has a quick second now and then, and a quick disk a slow one. A look
-without an entry finds nothing slow, so a cluster with one send a minute never degrades.
+The condition begins when the majority was slow at all of the last BEGIN_LOOKS looks, or at all but STRAYS of them. It
+ends when the majority was slow at no more than STRAYS of the last END_LOOKS looks. A slow disk has a quick second now
+and then, and a quick disk a slow one. A look without an entry finds nothing slow, so a cluster with one send a minute
+never degrades.
 
 Nothing here has a clock or does I/O: the caller gives the time in milliseconds.
 """

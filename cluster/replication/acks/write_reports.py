@@ -65,7 +65,7 @@ class WrittenRelay:
             self._log.tell_written(None)
 
     def on_frame(self, peer: NodeId, kind: int, header: list[Any]) -> None:
-        """Handles a frame WANT_WRITTEN or WRITTEN from a peer. Raises WireError."""
+        """Handles a frame WANT_WRITTEN or WRITTEN from a peer. Raises WireError if it is malformed."""
         try:
             if kind == Kind.WANT_WRITTEN:
                 self._leader, self._tell_until = peer, self._now_ms + LEASE_MS

@@ -86,7 +86,7 @@ class FollowerLag:
     def _sampled(self, peer: PeerStatus, now_ms: int) -> deque[LagSample]:
         samples = self._samples.get(peer.node_id) or deque(maxlen=WINDOW_MS // EVERY_MS + 1)
         samples.append(LagSample(now_ms, *self.of(peer, now_ms)))
-        # The node stood still: earlier samples say nothing about the present rate.
+        # Samples are older than the window only if the node stood still. They say nothing about the present rate.
         while now_ms - samples[0].at_ms > WINDOW_MS:
             samples.popleft()
         return samples
@@ -100,8 +100,8 @@ class FollowerLag:
         return self._forecasts[peer]
 
     def _kept(self) -> Kept:
-        """Returns the part of the log that is not deleted. Whole segments are deleted for size, so up to one segment
-        less than `bytes_max` may be left."""
+        """Returns the part of the log that the retention rules keep. Whole segments are deleted for size, so the log
+        may be left with up to one segment less than `bytes_max`."""
         most = self._rules.bytes_max
         return Kept(max(most - self._log.segment_size, most // 2), self._rules.keep_ms)
 

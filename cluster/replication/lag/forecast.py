@@ -17,13 +17,13 @@ from math import sqrt
 from typing import Final, NamedTuple
 
 WINDOW_MS: Final = 60_000
-"""Milliseconds of lag that are kept."""
+"""Milliseconds for which samples of the lag are kept."""
 RECENT_MS: Final = 10_000
 SPAN_MIN_MS: Final = 5_000
 """Milliseconds that the samples must cover for a forecast."""
 SAMPLES_MIN: Final = 5
 ERRORS: Final = 4.0
-"""A slope counts only if it is at least this many times as large as its standard error."""
+"""A slope counts only if it is more than this many times as large as its standard error."""
 BYTES_MIN: Final = 64 << 10
 """Bytes by which the lag must have changed along the line; less is noise, whatever the error."""
 AGE_MIN_MS: Final = 500
@@ -58,10 +58,10 @@ class Forecast(NamedTuple):
     bytes_per_s: int
     """Positive while the lag grows, negative while it shrinks, 0 if it stays the same."""
     caught_up_in_s: int | None = None
-    """Seconds until the lag is gone; None unless it shrinks."""
+    """Seconds until the lag is gone; None if it does not shrink, or takes longer than SECONDS_MAX."""
     snapshot_in_s: int | None = None
-    """Seconds after which, at the earliest, the leader has deleted what the follower lacks; None if that is not to be
-    expected within SECONDS_MAX."""
+    """Seconds after which, at the earliest, the leader has deleted what the follower lacks; None if the follower will
+    have caught up first, or if the deletion is not expected within SECONDS_MAX."""
 
 
 def forecast(samples: Sequence[LagSample], kept: Kept) -> Forecast | None:
@@ -85,8 +85,8 @@ def forecast(samples: Sequence[LagSample], kept: Kept) -> Forecast | None:
 
 
 def _until(now: float, limit: float, rate: float) -> float | None:
-    """Returns the seconds until a value that changes at `rate` is at the limit; None if it does not come nearer, or
-    there is no limit (0)."""
+    """Returns the seconds until the value `now`, which changes by `rate` per second, reaches `limit`; 0.0 if it has.
+    None if it does not come nearer, or if `limit` is 0, which means that there is none."""
     if not limit:
         return None
     if now >= limit:

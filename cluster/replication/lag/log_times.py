@@ -1,7 +1,7 @@
 """Remembers when the log had reached which index, to tell how old an entry is without reading it.
 
-A node notes the end of its log once a second, so this costs nothing per entry. Followers note theirs too, so a new
-leader knows the age of what its followers lack from before it led.
+A node notes the end of its log once a second, so this costs nothing per entry. Followers note the ends of their logs
+too, so a new leader also knows the age of entries from before it led.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Verbs of consumer groups at work: offsets, heartbeats, queue locks, and what tools ask of consumers."""
+"""Defines the verbs that consumers use (offsets, heartbeats, queue locks), and those by which tools inspect and direct
+consumers."""
 
 from __future__ import annotations
 

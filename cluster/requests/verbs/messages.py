@@ -1,4 +1,4 @@
-"""Verbs about messages: sends, pulls, queries, transactions, replies, staged writes."""
+"""Defines the verbs about messages: sends, pulls, queries, transactions, replies, staged writes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from cluster.requests.verb import Cost, Repeats, Serves, Verb
 from cluster.runtime.request_limits import STAGED_BYTES_MAX
 
 OF_WRITE = named(groups="name", on=PUB)
-"""The rights that a request about a staged write needs: to publish in the group of the field `name`. So no user commits
-or discards what another user has staged under a name of its own."""
+"""The rights that a request about a staged write needs: to publish in the group of the field `name`. So a user without
+the right cannot commit or discard what another user has staged under that name."""
 
 MESSAGES = (
     Verb(

@@ -1,4 +1,4 @@
-"""Verbs about topics, groups and the cluster: routes, settings, lists and figures."""
+"""Defines the verbs about topics, groups and the cluster: routes, settings, lists and figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verbs about users, rules and the mode in which they are judged."""
+"""Defines the verbs about users, their rules, and the mode in which requests are judged."""
 
 from __future__ import annotations
 

@@ -63,7 +63,8 @@ class FailpointFile:
 
 
 class FailpointFileSystem:
-    """A FileSystem that opens FailpointFiles: one over the log's files, another over the hard state's."""
+    """A FileSystem that opens FailpointFiles. A node has one for the files of the log and another for the hard
+    state."""
 
     __slots__ = ("_inner", "_points", "_sync_point", "_write_point")
 
@@ -111,7 +112,7 @@ class FailpointFileSystem:
         self._inner.remove_tree(path)
 
     def unlink(self, path: Path) -> None:
-        """Removes the name."""
+        """Removes the name of a file."""
         self._inner.unlink(path)
 
     def fsync_dir(self, path: Path) -> None:

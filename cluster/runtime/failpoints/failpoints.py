@@ -65,7 +65,8 @@ RATE_MAX: Final = 10_000_000_000
 
 
 class FailpointError(ValueError):
-    """The failpoint or the action does not exist, or failpoints are off; `hint` says what to type."""
+    """The failpoint or the action does not exist, the action does not suit the failpoint, or failpoints are off. `hint`
+    says what to type."""
 
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(f"{message}\n{hint}")
@@ -92,7 +93,7 @@ class PointState(msgspec.Struct, frozen=True):
 
     name: str
     does: str
-    """The operation at this failpoint, without an action."""
+    """The operation that passes through this failpoint."""
     action: str
     hits: int
     """Number of operations on which an action other than `off` took effect."""
@@ -125,8 +126,8 @@ class _Point:
 
 
 def parse_action(text: str) -> Action:
-    """Parses the text of an action, such as "delay:20ms". Raises FailpointError, which names the nearest valid
-    action."""
+    """Parses the text of an action, such as "delay:20ms". Raises FailpointError if there is no such action or its
+    number is out of range; its `hint` names a valid one."""
     if text in ("off", "hold"):
         return Action(text, 0, text)
     if delay := _DELAY.fullmatch(text):
@@ -162,8 +163,8 @@ class FailpointSet:
         self._points = {name: _Point() for name in POINTS}
 
     def set(self, name: str, action: str) -> None:
-        """Sets the action of a failpoint and releases the threads that it held. Raises FailpointError, having changed
-        nothing."""
+        """Sets the action of a failpoint and releases the threads that it held. Raises FailpointError, and changes
+        nothing, if failpoints are off, or if the failpoint does not exist or cannot have the action."""
         if not self.enabled:
             raise FailpointError("failpoints are off on this node", "restart it with [failpoints] enabled = true")
         if name not in POINTS:
@@ -197,8 +198,8 @@ class FailpointSet:
                 yield Condition(FAILPOINT_SET, node, says)
 
     def run(self, name: str, operation: Callable[[], T], size: int = 0) -> T:
-        """Runs a blocking operation with the failpoint's action, on any thread but the event loop's. `size`: its bytes,
-        at one of SIZED_POINTS. Raises OSError for `error`."""
+        """Runs a blocking operation with the failpoint's action, on any thread but the event loop's. `size` is the size
+        of the operation in bytes, at one of SIZED_POINTS. Raises OSError for `error`."""
         point = self._points[name]
         action = point.action
         if action.kind == "off":
@@ -209,7 +210,7 @@ class FailpointSet:
         start = self._clock()
         with self._changed:
             point.hits += 1
-            if action.kind == "rate":  # what comes meanwhile queues behind this; what was not used is not saved up
+            if action.kind == "rate":  # each operation starts where the last one ends; idle time earns no credit
                 point.free_at = through = max(start, point.free_at) + size / action.amount
         result = operation()
         if action.kind == "slow":
@@ -243,7 +244,8 @@ class FailpointSet:
             operation()
 
     def stall(self, name: str) -> None:
-        """Blocks the calling thread, the event loop's, for the delay of the failpoint, which is then turned off."""
+        """If the failpoint's action is `delay`, turns the failpoint off and blocks the calling thread, the event
+        loop's, for the delay. Does nothing for other actions."""
         point = self._points[name]
         action = point.action
         if action.kind == "delay":
@@ -325,12 +327,12 @@ class FailpointLane(Generic[Job, Done]):
         return self._points.run(self._point, lambda: self._inner.drain(batch))
 
     def idle(self) -> None:
-        """Passes on that no job came for `idle_after_s`."""
+        """Calls `idle` of the inner lane, because no job came for `idle_after_s`."""
         self._inner.idle()
 
 
 class FailpointTransport:
-    """A MessageSender whose messages pass through `peer.send`; with `error` they are lost, as on any network."""
+    """A sender whose messages pass through the failpoint `peer.send`. With `error` they are lost, as on any network."""
 
     def __init__(self, inner: SendsMessages, points: FailpointSet, loop: CallsLater) -> None:
         self._inner = inner

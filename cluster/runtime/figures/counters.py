@@ -32,17 +32,17 @@ class Tally:
         self._value = 0.0
 
     def inc(self, amount: float = 1.0) -> None:
-        """Adds `amount`."""
+        """Adds `amount` to the counter."""
         self._value += amount
 
     def collect(self) -> Iterator[Metric]:
-        """Yields the counter."""
+        """Yields the counter as a metric, for the exporter."""
         yield CounterMetricFamily(self._name, self._text, self._value)
 
 
 SERIES_MAX = 1000
-"""The most series of one counter that are exported, those counted first. One more series, with an empty label, has the
-sum of the others."""
+"""The most series of one counter that are exported, those that were counted first. One more series, with an empty
+label, has the sum of those that are not exported."""
 
 
 class Tallies:
@@ -79,13 +79,13 @@ class TopicTallies:
         self._bytes = size_bytes
 
     def add(self, topic: str, messages: int, size_bytes: int) -> None:
-        """Adds messages of one topic."""
+        """Adds `messages` messages of one topic, which have `size_bytes` bytes together."""
         counts, sizes = self.messages.values, self._bytes.values
         counts[topic] = counts.get(topic, 0) + messages
         sizes[topic] = sizes.get(topic, 0) + size_bytes
 
     def forget_all_but(self, topics: Container[str]) -> None:
-        """Removes the series of all other topics."""
+        """Removes the series of each topic that is not in `topics`."""
         for tallies in (self.messages, self._bytes):
             charge(len(tallies.values) // SERIES_PER_UNIT)
             for topic in [each for each in tallies.values if each not in topics]:
@@ -105,7 +105,7 @@ class Spread:
         self._sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Adds one value."""
+        """Counts one value in its bucket."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
@@ -120,7 +120,7 @@ class Spread:
         return tuple(self._counts)
 
     def collect(self) -> Iterator[Metric]:
-        """Yields the histogram."""
+        """Yields the histogram as a metric, for the exporter."""
         family = HistogramMetricFamily(self._name, self._text)
         family.add_metric([], buckets(self._bounds, self._counts), self._sum)
         yield family
@@ -136,13 +136,13 @@ class Totals(NamedTuple):
     """Totals of messages since the node's start."""
 
     taken: int
-    """Acknowledged messages, on the leader."""
+    """Messages that this node has acknowledged while it led."""
     given: int
-    """Messages with which pulls were answered."""
+    """Messages that were delivered as answers to pulls."""
 
 
 class Rates:
-    """Samples the two totals once a second, and computes rates."""
+    """Samples the totals of messages once a second, and computes rates from the samples."""
 
     def __init__(self, totals: Callable[[], Totals]) -> None:
         self._totals = totals
@@ -164,12 +164,12 @@ class Rates:
             del self._times_ms[:-SAMPLES_MAX], self._samples[:-SAMPLES_MAX]
 
     def taken(self) -> list[float]:
-        """Returns acknowledged messages per second in each window; for a younger node, in the part of the window since
-        its start."""
+        """Returns the acknowledged messages per second in each of WINDOWS_MS. If the samples do not go back that far,
+        the rate is that since the first sample; 0 with fewer than two samples."""
         return [self._rate(window_ms, 0) for window_ms in WINDOWS_MS]
 
     def given(self) -> list[float]:
-        """Returns delivered messages per second, in the same windows."""
+        """Returns the delivered messages per second in each of WINDOWS_MS, as `taken` does."""
         return [self._rate(window_ms, 1) for window_ms in WINDOWS_MS]
 
     def _rate(self, window_ms: int, place: int) -> float:

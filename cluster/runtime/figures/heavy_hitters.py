@@ -2,8 +2,8 @@
 
 Space-Saving (Metwally, Agrawal, El Abbadi: Efficient Computation of Frequent and Top-k Elements in Data Streams, 2005):
 there are `places` counters. A new item takes over the smallest counter together with its count, which is then the
-possible error of the item. An item with more than total / places is always among them, and is counted too often by at
-most total / places.
+possible error of the item. An item that came more than total / places times always has a counter. Every count is too
+high by at most total / places.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Heavy(NamedTuple, Generic[T]):
-    """An item, and the number of times that it was counted. That number is too high by at most `error`."""
+    """An item and its count, `times`, which is too high by at most `error`."""
 
     item: T
     times: int
@@ -57,6 +57,7 @@ class HeavyHitters(Generic[T]):
             self._errors[item] = error
 
     def heaviest(self, number: int) -> list[Heavy[T]]:
-        """Returns at most `number` items, the heaviest first; ties in the order in which they came."""
+        """Returns at most `number` items, the highest count first; items with equal counts in the order in which they
+        got their counters."""
         found = nlargest(number, self._counts.items(), key=lambda each: each[1])
         return [Heavy(item, count, self._errors.get(item, 0)) for item, count in found]

@@ -2,9 +2,9 @@
 
     python -m cluster.runtime.figures.row_count CHECKPOINT
 
-A thread that counts keeps Python's lock for 5 ms at a time whenever the event loop wants it. Each turn of the node
-would take so much longer, for a minute with 30 million rows. The helper prints one JSON object, {"mark": [...], "sums":
-{family: sum}} or {"wrong": text}, and ends when its stdin is closed. It changes nothing.
+A thread that counted would keep Python's lock for 5 ms whenever the event loop wants it. Each turn of the node would
+take 5 ms longer, for a minute with 30 million rows. The helper prints one JSON object, {"mark": [...], "sums": {family:
+sum}} or {"wrong": text}, and ends when its stdin is closed. It changes nothing.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ def count_apart(path: Path, helper: tuple[str, ...] = command("cluster.runtime.f
 
 
 def counted(rows: KV) -> CountedRows:
-    """Counts the rows in this process. Uses only `get` and `scan` of `rows`. Raises KVError."""
+    """Counts the rows in this process. Uses only `get` and `scan` of `rows`. Raises KVError if they cannot be read."""
     row = rows.get(META, meta_keys.APPLIED_KEY)
     mark = NOTHING_APPLIED if row is None else AppliedMark(*meta_keys.APPLIED.unpack(row))
     return CountedRows(mark, running_digest.count(rows))
 
 
 def main(path: str) -> None:
-    """Counts the checkpoint and prints the result."""
+    """Counts the rows of the checkpoint at `path`, and prints the result as one JSON object (see the module)."""
     os.nice(NICE)
     try:
         with CheckpointReader(Path(path), strict=True) as rows:

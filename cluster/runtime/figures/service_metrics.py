@@ -1,4 +1,5 @@
-"""The metrics of one service: the service makes them beside the code that counts, and its Part names them.
+"""The metrics of one service: the service makes them beside the code that counts, and lists them in its Part
+(`cluster.runtime.service_lifecycle`).
 
 The node's exporter (`cluster.node.metrics`) collects them from the parts, so a new metric changes no other file.
 """
@@ -28,14 +29,14 @@ class ServiceMetrics:
         """Name of a metric that was made here -> its labels."""
 
     def gauge(self, name: str, text: str, labels: Sequence[str] = ()) -> Gauge:
-        """Makes a gauge."""
+        """Makes a gauge. `text` is its help text, `labels` are the names of its labels."""
         made = Gauge(name, text, labels, registry=None)
         self.labels[name] = labels
         self._made.append(made)
         return made
 
     def counter(self, name: str, text: str, labels: Sequence[str] = ()) -> Counter:
-        """Makes a counter, for what is rare: each step takes a lock."""
+        """Makes a counter for rare events: each increment takes a lock."""
         made = Counter(name, text, labels, registry=None)
         self.labels[name] = labels
         self._made.append(made)
@@ -48,7 +49,7 @@ class ServiceMetrics:
         return made
 
     def tallies(self, name: str, text: str, label: str) -> Tallies:
-        """Makes counters by one label, for what happens once per entry."""
+        """Makes counters, one for each value of the label `label`, for what happens once per entry."""
         made = Tallies(name, text, label)
         self.labels[name] = (label,)
         self._made.append(made)

@@ -1,4 +1,4 @@
-"""Times at which the stages of entries ended on the leader. They show which stage of a slow request was slow.
+"""Keeps the times at which the stages of entries ended on the leader. They show which stage of a request was slow.
 
 The driver records the highest index of each write to the log and of each run of committed entries, with the clock
 reading that its turn has anyway: two appends per entry at most, and no clock call.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 KEPT = 4096
-"""Records per stage: more than a node makes in the seconds that a slow request takes."""
+"""The most records per stage. A node makes fewer in the seconds that a slow request takes."""
 
 _Notes = deque[tuple[int, float]]
 

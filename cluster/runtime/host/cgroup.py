@@ -1,8 +1,9 @@
 """Finds the memory and the processors that this process may use: those of the machine, or fewer if its control group
 says so.
 
-A container sees the memory of the whole machine in /proc. Its bounds are in the files of its control group: version 2
-in one hierarchy, version 1 in one for memory and one for processors. Each group also limits those below it.
+A container sees the memory of the whole machine in /proc. Its bounds are in the files of its control group. Version 2
+of control groups has one hierarchy; version 1 has one for memory and one for processors. Each group also limits those
+below it.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ place of the longest idle connection of the address that holds most. So no clien
 connections, and none loses a connection that is in use.
 
 While users are enforced, a newcomer is a stranger until its connection has proven a user. Strangers share three
-quarters of the places, by network prefix and by address, and a newcomer always takes the place of another stranger. So
-the last quarter is for clients that have proven who they are, however many addresses strangers have.
+quarters of the places, by network prefix and by address. When these are taken, a newcomer takes the place of another
+stranger. So the last quarter is for clients that have proven who they are, however many addresses strangers have.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ C = TypeVar("C")
 
 
 class ConnectionSlots(Generic[C]):
-    """Open connections by address."""
+    """Keeps open connections by address, and finds idle ones of the address that holds most."""
 
     def __init__(self, idle_s: Callable[[C], float | None]) -> None:
         """`idle_s` returns the seconds for which a connection has been idle; None if it must stay."""
@@ -71,8 +71,8 @@ class ConnectionSlots(Generic[C]):
 
     def victim(self, newcomer: str) -> C | None:
         """Returns the connection whose place a client of this address takes: an idle one of the address that holds
-        most. Returns None if that address would not hold more than the newcomer's, or if none of its connections is
-        idle."""
+        most. Returns None if that address holds at most one connection more than the newcomer's address, or if none of
+        its connections is idle."""
         top = self.top()
         return None if top is None or self.held(top) <= self.held(newcomer) + 1 else self.idlest(top)
 
@@ -134,7 +134,7 @@ class Places(Generic[C]):
         self._strangers: dict[C, str] = {}
         """Connection that has proven no user -> its address, the oldest first."""
         self._networks: ConnectionSlots[C] = ConnectionSlots(self._stranger_idle_s)
-        """The strangers by prefix."""
+        """The connections that have proven no user, by the prefix of their address."""
         self._within: dict[str, ConnectionSlots[C]] = {}
         """Prefix -> its strangers by address."""
         self._known: OrderedDict[str, None] = OrderedDict()

@@ -57,7 +57,7 @@ def fit(config: Config) -> Config:
 
 
 def reserve(descriptors: int) -> int:
-    """Returns the number of these descriptors that are not for clients: those of RocksDB's files and OTHERS."""
+    """Returns how many of `descriptors` file descriptors are not for clients: those of RocksDB's files and OTHERS."""
     return open_files_max(descriptors) + OTHERS
 
 

@@ -29,8 +29,8 @@ def report_contained(what: str, error: Exception) -> None:
 
 
 def contain_each(what: str, calls: Iterable[Callable[[_Value], object]], value: _Value) -> None:
-    """Calls all functions with `value`. An exception of one is reported, and the others are called. Raises
-    RaftLogError."""
+    """Calls all functions with `value`. If one raises an exception, this is reported, and the next ones are called. A
+    RaftLogError is not contained: it is raised, and the next ones are not called."""
     for call in calls:
         try:
             call(value)
@@ -41,7 +41,8 @@ def contain_each(what: str, calls: Iterable[Callable[[_Value], object]], value: 
 
 
 def contain(what: str, call: Callable[..., object], *arguments: Any) -> None:
-    """Calls the function and reports an exception. Raises RaftLogError."""
+    """Calls the function. If the function raises an exception, this is reported. A RaftLogError is not contained: it is
+    raised."""
     try:
         call(*arguments)
     except RaftLogError:

@@ -1,6 +1,6 @@
 """Helper processes that a node starts for long work: their command lines, and their end with the node.
 
-The node keeps the other end of their stdin open. When the node ends, for whatever reason, so do they.
+The node keeps the other end of the helpers' stdin open. When the node ends, for whatever reason, the helpers end too.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ NICE = 19
 
 
 def command(module: str, *arguments: str) -> tuple[str, ...]:
-    """Returns the command line that runs a module of ours. `-P` keeps the working directory off the import path, which
-    may contain another cluster.py."""
+    """Returns the command line that runs a module of ours. `-P` keeps the working directory off the import path,
+    because that directory may contain another cluster.py."""
     return (sys.executable, "-P", "-m", module, *arguments)
 
 

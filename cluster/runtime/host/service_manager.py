@@ -1,8 +1,8 @@
 """Reports to systemd (sd_notify) that the node recovers, serves or stops, and that its event loop runs.
 
 Only the loop feeds the watchdog, so a stalled loop does not feed it. While a node opens its directory the loop cannot
-run, because recovery reads the log on it. For that time the watchdog gets a period of RECOVERY_S_MAX, and a thread asks
-for more time to start, for RECOVERY_S_MAX at most.
+run, because recovery reads the log on the loop's thread. For that time the watchdog gets a period of RECOVERY_S_MAX,
+and another thread asks for more time to start, for RECOVERY_S_MAX at most.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ _US: Final = 1_000_000
 
 
 class ServiceManager:
-    """The socket of the service manager, if the process has one; otherwise every method does nothing."""
+    """Sends reports to the service manager, over the socket that it has given to this process. Without such a socket,
+    every method does nothing."""
 
     def __init__(self, env: Mapping[str, str], pid: int) -> None:
         """`env` contains NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID, as systemd sets them. `pid` is this process."""

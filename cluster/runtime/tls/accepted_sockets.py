@@ -5,7 +5,7 @@ socket holds only its descriptor, and at most ARRIVALS_MAX wait. At most HANDSHA
 of one address. The others wait unread, one address after the other, so a client that floods a port delays only itself.
 When too many wait, the address with the most of them loses its oldest.
 
-Strangers with many addresses could take all places and begin no more than they must. So a handshake is given less time
+Strangers with many addresses could occupy all handshakes and never complete them. So a handshake is given less time
 while others wait for its place, and addresses that let one run out of time come after those that did not.
 """
 
@@ -102,7 +102,7 @@ class AcceptedSockets:
         """Addresses of which a handshake ran out of time and no handshake has succeeded since. At most `arrivals` are
         kept, the newest."""
         self._begun: dict[asyncio.Future[Exception | None], tuple[float, str]] = {}
-        """Outcome of an open handshake -> (its beginning, address), the oldest first."""
+        """Outcome of an open handshake -> (the loop's time in seconds at which it began, address), the oldest first."""
         self._ending: set[asyncio.Future[Exception | None]] = set()
         """Handshakes that gave way, and end in this turn."""
         self._pressing: asyncio.TimerHandle | None = None
@@ -134,7 +134,8 @@ class AcceptedSockets:
         return shared_part(self._limits.handshakes) if self._reserves else self._limits.handshakes
 
     def take(self, connection: socket.socket, address: tuple[str, int]) -> None:
-        """Takes an accepted, non-blocking socket."""
+        """Takes an accepted, non-blocking socket. If too many wait, closes the socket of another address or this
+        one."""
         host, number = address[0], connection.fileno()
         if len(self._silent) + len(self._queued) >= self._limits.arrivals:
             victim = self._places.victim(host)
@@ -150,8 +151,9 @@ class AcceptedSockets:
             self._sweep = self._loop.call_later(SWEEP_S, self._look_at_all)
 
     def give_way(self, newcomer: str) -> bool:
-        """Closes a socket to make room for a client of this address: a waiting one, or else one whose handshake has
-        lasted for at least `gives_way_s`. Returns False if there is no such socket."""
+        """Closes a socket to make room for a client of this address. It is a waiting one of the address with the most;
+        or, while places are reserved, the one that waits longest; or that of a stranger whose handshake has lasted for
+        at least `gives_way_s`. Returns False if there is no such socket."""
         victim = self._places.victim(newcomer)
         if victim is None and self._reserves:
             victim = next(iter(self._silent), next(iter(self._queued), None))
@@ -170,7 +172,7 @@ class AcceptedSockets:
         return False
 
     def close(self) -> None:
-        """Closes all waiting sockets."""
+        """Closes all waiting sockets, and ends the open handshakes."""
         self._closed = True
         if self._sweep is not None:
             self._sweep.cancel()
@@ -212,7 +214,7 @@ class AcceptedSockets:
             self._open_plain(self._leave(number).connection)
 
     def _leave(self, number: int) -> AcceptedSocket:
-        """Removes a socket from the waiting ones."""
+        """Removes a socket from the waiting ones, and returns it."""
         silent = self._silent.pop(number, None)
         if silent is not None:
             self._loop.remove_reader(number)
@@ -248,8 +250,8 @@ class AcceptedSockets:
             self._start_soon()
 
     def _next(self) -> int | None:
-        """Returns the socket that is next; None if none may begin. Passes over at most HANDSHAKES_MAX / ADDRESS_MAX
-        addresses."""
+        """Removes the next socket from its line, and returns its descriptor; None if no handshake may begin. Passes
+        over addresses with ADDRESS_MAX open handshakes, and over strangers while only the reserved places are free."""
         if self._shaking.total() >= self._limits.handshakes or self._closed:
             return None
         all_may = self._shaking.total() < self._most
@@ -267,7 +269,8 @@ class AcceptedSockets:
         return self._shaking[host] < ADDRESS_MAX and (all_may or self._may_have_all(host))
 
     def _press(self) -> None:
-        """While others wait for the places of handshakes, ends those that have lasted `pressed_s`."""
+        """While sockets wait and all places of handshakes are taken, schedules the end of handshakes that have lasted
+        `pressed_s`."""
         if self._pressing is None and self._is_pressed():
             oldest_s, _ = next(iter(self._begun.values()), (self._loop.time(), ""))
             self._pressing = self._loop.call_at(oldest_s + self._limits.pressed_s, self._end_oldest)

@@ -44,7 +44,7 @@ def has_descriptors(loop: asyncio.AbstractEventLoop) -> bool:
 
 
 class SilenceLimits(NamedTuple):
-    """Limits how long the system keeps a connection whose other host is silent."""
+    """Limits how long the system keeps a connection whose other host is silent. The defaults explain the fields."""
 
     keep_idle_s: int = KEEP_IDLE_S
     keep_interval_s: int = KEEP_INTERVAL_S
@@ -127,7 +127,8 @@ class Acceptor:
         listening.setblocking(False)
 
     def close(self) -> None:
-        """Stops accepting."""
+        """Stops listening, and closes accepted sockets that wait for their first byte or for TLS. Open connections
+        stay."""
         self._closed = True
         for listening in self._sockets:
             if listening.fileno() >= 0:

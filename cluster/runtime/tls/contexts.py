@@ -1,7 +1,7 @@
 """Makes TLS contexts from the files of `[tls]`. A context is never changed: changed files make new contexts.
 
-No session is resumed with a ticket, and other sessions belong to the context that made them, so a connection under a
-new CA was checked against that CA.
+TLS sessions are not resumed with tickets, and a context resumes no session of another context. So the certificate of
+each connection was checked against the CAs of the context that accepted the connection.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class _Dialling(ssl.SSLContext):
 
 
 def _show(context: ssl.SSLContext, tls: TlsSection) -> None:
-    """Loads this node's certificate into the context."""
+    """Loads this node's certificate into the context. Raises ConfigError if the files cannot be used."""
     try:
         context.load_cert_chain(tls.cert_file, tls.key_file, password=_no_password)
     except (OSError, ValueError) as error:
@@ -149,8 +149,9 @@ def _end(file: str, certificate: Certificate) -> Ends:
 
 
 def issued_by_one_of(der: bytes, authorities: tuple[Certificate, ...]) -> bool:
-    """Returns True if one of the CAs signed the certificate directly. If an intermediate certificate signed it, this is
-    not known: that connection is made again, and checked in full."""
+    """Returns True if one of the CAs signed the certificate directly. Returns False also if an intermediate certificate
+    signed it: the connection is then closed although the CA may be known, and is checked in full when it is made
+    again."""
     from cryptography import x509
     from cryptography.exceptions import InvalidSignature
 
@@ -168,5 +169,5 @@ def issued_by_one_of(der: bytes, authorities: tuple[Certificate, ...]) -> bool:
 
 
 def told_day(at_s: float) -> str:
-    """Formats a time as a day, UTC."""
+    """Returns the day of a time as text, UTC: "2026-11-21". `at_s` is seconds since the Unix epoch."""
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d")

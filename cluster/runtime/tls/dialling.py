@@ -29,7 +29,8 @@ _told = Seldom(logger)
 
 
 class Dialling(NamedTuple):
-    """Dials one kind of connections to other nodes; immutable. `context` returns the newest context for each."""
+    """Dials one kind of connections to other nodes; immutable. `context` is called for each connection, and returns the
+    newest context."""
 
     mode: TlsMode = "disabled"
     context: Callable[[], ssl.SSLContext] = no_context
@@ -47,7 +48,8 @@ class Dialling(NamedTuple):
 
     async def dial(self, factory: Callable[[], _P], host: str, port: int, *, plain: bool = False) -> _P:
         """Opens a connection and returns its protocol. The caller limits the time. `plain`: True if TLS has just failed
-        there; then plain text is tried if it is permitted. Raises OSError."""
+        there; then plain text is tried if it is permitted. Raises OSError if nothing listens there, or if the handshake
+        fails and plain text is not permitted."""
         ways = self.ways()
         why = "the node closed the connection after the handshake" if plain and ways[0] is not None else ""
         if ways[0] is not None and not (plain and None in ways):
@@ -97,7 +99,7 @@ PLAIN_DIALLING = Dialling()
 #
 # The system answers lookups on few threads. A resolver that does not answer for one name (that of a removed container,
 # while the next resolver cannot be reached) holds a thread for tens of seconds. If every dial of that name began
-# another lookup, they would take all threads, and no other node could be dialled by its name.
+# another lookup, these lookups would take all threads, and no other node could be dialled by its name.
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
@@ -115,8 +117,8 @@ _RUNNING: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, asyncio.Future[
 
 
 async def connect(make: Callable[[], P], host: str, port: int) -> P:
-    """Connects to the first address of the host that accepts the connection. Raises OSError. If the caller gives up,
-    the lookup continues for the next caller that needs the name."""
+    """Connects to the first address of the host that accepts the connection. Raises OSError if none does, or if the
+    name cannot be resolved. If the caller gives up, the lookup continues for the next caller that needs the name."""
     return (await _connected(make, host, port))[1]
 
 

@@ -16,7 +16,7 @@ TLS_BEGINS = bytes((HELLO, 3))
 
 
 def no_context() -> ssl.SSLContext:
-    """The `context` of a port without TLS; never called."""
+    """Raises AssertionError. It is the `context` of a port without TLS, and is never called."""
     raise AssertionError("a port without TLS asked for a context")
 
 

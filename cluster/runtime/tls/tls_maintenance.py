@@ -63,8 +63,8 @@ class TlsMaintenance:
         self._seen: _Seen = ()
         self._contexts: Contexts | None = None
         self.changed: Signal[[]] = Signal()
-        """Sent when other files are in use, and when certificates on links to other nodes expire soon: open links
-        should be made again."""
+        """Sent when open links to other nodes should be made again: other files are in use, certificates on links
+        expire soon, or TLS should be tried again on links in plain text."""
         self._open: weakref.WeakSet[TlsTransport] = weakref.WeakSet()
         """Connections whose other side presented a certificate."""
         self._ends: list[tuple[float, int, weakref.ref[TlsTransport]]] = []
@@ -99,7 +99,8 @@ class TlsMaintenance:
         return "; ".join(f"{each.subject} until {told_day(each.at_s)}" for each in self.contexts.ends)
 
     def security(self, name: str, wanted: TlsMode, refusal: bytes = b"") -> Security:
-        """Returns the security of the listener with that name, whose own key is `wanted`."""
+        """Returns the security of the listener `name`. `wanted` is the listener's own TLS mode; if it is "", `tls.mode`
+        counts."""
         mode = self._config.tls_mode(wanted)
         if mode == "disabled":
             return PLAIN
@@ -111,12 +112,12 @@ class TlsMaintenance:
         return PLAIN if mode == "disabled" else Security("peer", mode, self._peers, self.opened, refusal)
 
     def peer_dialling(self) -> Dialling:
-        """Returns the way to dial other nodes."""
+        """Returns the Dialling for links to other nodes: in plain text if `peer.tls` is "disabled"."""
         mode = self._config.tls_mode(self._config.peer.tls)
         return PLAIN_DIALLING if mode == "disabled" else Dialling(mode, self._dialling, self._dialled, self._fell_back)
 
     def http_dialling(self) -> Dialling:
-        """Returns the way to connect to the HTTP APIs of other nodes."""
+        """Returns the Dialling for the HTTP APIs of other nodes: in plain text if `admin.tls` is "disabled"."""
         mode = self._config.tls_mode(self._config.admin.tls)
         return PLAIN_DIALLING if mode == "disabled" else Dialling(mode, lambda: self.contexts.asking)
 
@@ -165,8 +166,9 @@ class TlsMaintenance:
         self._alarms.raise_alarm(PLAIN_ALARM, f"links to other nodes are in plain text, because TLS failed: {where}")
 
     def reload(self) -> bool:
-        """Reads the files again. Returns True if their content has changed and is in use now. Raises ConfigError, and
-        changes nothing, if they cannot be used."""
+        """Reads the files again. Returns True if they have changed and are in use now; False if they have not, or if
+        this node does not use TLS. Raises ConfigError, and changes nothing, if they cannot be used or change while they
+        are read."""
         if self._contexts is None:
             return False
         seen = self._look()
@@ -219,7 +221,8 @@ class TlsMaintenance:
             )
 
     def _look(self) -> _Seen:
-        """Returns properties of the files that differ when a file was replaced."""
+        """Returns (inode, size, time of the last change) for each file; None for a file that cannot be read. The result
+        differs after a file was replaced."""
         tls = self._config.tls
         return tuple(_stat(path) for path in (tls.cert_file, tls.key_file, tls.ca_file) if path)
 

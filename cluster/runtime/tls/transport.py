@@ -22,7 +22,7 @@ from raftlog.work import CALL_UNITS, METER
 PIECE_BYTES = 64 << 10
 """Bytes of plain text that are encrypted at once."""
 TURN_BYTES = 1 << 20
-"""Bytes of plain text that are encrypted in one turn of the loop, of those that wait on one connection."""
+"""The most bytes of plain text waiting on one connection that are encrypted in one turn of the loop."""
 RECORD_BYTES = 16 << 10
 """The most bytes that a TLS record carries."""
 ALERT_S = 1.0
@@ -73,7 +73,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         """True if the limits of the socket's transport were changed, so that it reports when little is left."""
         self._reads = True
         self._closing = self._ends = False
-        """True after `close`; True after `write_eof`."""
+        """`_closing`: True after `close`, or after a failure. `_ends`: True after `write_eof`."""
         self._said_end = False
         """True if the other side was told that no more comes."""
         self._heard_end = False
@@ -87,7 +87,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._shake()
 
     def data_received(self, data: bytes) -> None:
-        """Decrypts the bytes for the protocol; before that, continues the handshake with them."""
+        """Decrypts the bytes for the protocol. Until the handshake is complete, continues it with them."""
         if self._closing:
             return
         self._incoming.write(data)
@@ -115,7 +115,8 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._pump()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Informs the protocol, once."""
+        """Tells the protocol that the connection has ended, or the callback `done` if the handshake was in progress.
+        Later calls do nothing."""
         if self._lost:
             return
         self._lost = self._closing = True
@@ -208,7 +209,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         self._leave()
         if self._protocol is not None:
             protocol, self._protocol = self._protocol, None
-            self._loop.call_soon(protocol.connection_lost, error)  # what `connection_made` began has begun by then
+            self._loop.call_soon(protocol.connection_lost, error)  # callbacks of `connection_made` come first
 
     def pause_reading(self) -> None:
         self._reads = False
@@ -275,7 +276,8 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             self._pump()
 
     def _pump(self) -> None:
-        """Encrypts pieces while the socket takes them and this turn has room."""
+        """Encrypts pieces while the socket takes them and this turn has room. Tells the protocol when it may write
+        again."""
         below, left = self._below, TURN_BYTES
         if below is None or self._lost:
             return
@@ -353,7 +355,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
                 self._say_end()
 
     def close(self) -> None:
-        """Closes once everything was sent."""
+        """Closes the connection once everything that was written has been sent."""
         if self._closing:
             return
         self._closing = True
@@ -367,7 +369,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
         if below is None or self._lost:
             return
         if not self._said_end:
-            with contextlib.suppress(ssl.SSLError):  # the other side has not said its own
+            with contextlib.suppress(ssl.SSLError):  # the other side has not sent its close_notify yet
                 self._ssl.unwrap()
             self._flush()
             self._said_end = True
@@ -377,7 +379,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             below.close()
 
     def abort(self) -> None:
-        """Closes at once."""
+        """Closes the connection at once, and drops what has not been sent."""
         self._closing = True
         self._forget()
         self._abort_below()
@@ -391,7 +393,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
 
     @property
     def has_protocol(self) -> bool:
-        """True once the handshake is complete and the connection was not ended there."""
+        """True once the handshake is complete, unless the connection was closed right then."""
         return self._protocol is not None
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:

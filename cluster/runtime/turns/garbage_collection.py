@@ -6,11 +6,11 @@ takes a fifth of a second. So objects that have survived a collection of that ge
 not visited again: a collection visits only objects that were made since, `WALKED` at most.
 
 Objects that were set aside are still freed by reference counting, which frees nearly all of them. Only cycles that
-became garbage after they were set aside stay. For them everything is visited again (`thorough`) when as many objects
-were set aside since the last time as there were before, while this node does not lead; a leader waits longer. Before
-that the remaining objects are counted, which takes an eighth of the pause, because many are freed soon after they were
-set aside, such as filters that a cache drops. If a thorough collection found next to nothing, it was not worth its
-pause: the next one waits for twice as many objects, up to RARE times.
+became garbage after they were set aside stay. A thorough collection (`thorough`) visits everything again and frees
+them. It is due when as many objects were set aside since the last one as that one left; a leader waits for more. The
+objects that remain are counted first, because many are freed soon after they were set aside, such as filters that a
+cache drops. The count takes an eighth of the pause. If a thorough collection found next to nothing, it was not worth
+its pause: the next one waits for twice as many objects, up to RARE times as many.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Collector:
         gc.unfreeze()
         self.aside = 0
         found = gc.collect()
-        gc.collect()  # finds nothing, but counts as the last one: Python delays the next until many came since
+        gc.collect()  # finds nothing; after it Python delays the next full collection until many objects were made
         self._live, self.aside = self.aside, 0
         logger.info("garbage: %d objects were in cycles of all %d", found, self._live + found)
         return found
@@ -74,11 +74,12 @@ class Collector:
         self._patience = 1 if found * WORTH > self._live else min(RARE, 2 * self._patience)
 
     def due(self, leads: bool) -> bool:
-        """Returns True if a thorough collection is worth its pause, because so many objects may be garbage."""
+        """Returns True if a thorough collection is worth its pause, because so many objects may be garbage. `leads`:
+        True if this node leads, which then waits for LEADER_PATIENCE times as many."""
         enough = max(self._aside_min, self._live) * self._patience * (LEADER_PATIENCE if leads else 1)
         if self.aside < enough:
             return False
-        self.aside = max(0, gc.get_freeze_count() - self._live)  # what has gone was no garbage
+        self.aside = max(0, gc.get_freeze_count() - self._live)  # without the objects that were freed since
         return self.aside >= enough
 
     async def tend(self, leads: Callable[[], bool]) -> None:
@@ -106,6 +107,6 @@ class Untracked(msgspec.Struct, gc=False, eq=False):
     """A base of classes with annotated fields, which are the arguments of the constructor. The garbage collector does
     not track its objects.
 
-    References still free them, but a cycle through one is never freed. Objects to which it refers may therefore refer
-    back only while both are needed, and must then drop the reference.
+    Reference counting still frees them, but a cycle through such an object is never freed. An object to which it refers
+    may therefore refer back only while both are needed, and must then drop the reference.
     """

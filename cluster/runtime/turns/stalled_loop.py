@@ -73,5 +73,5 @@ class AwakeClock:
         self._looked_ms = now_ms
 
     def now_ms(self) -> int:
-        """Returns the present time; right also before the first look after a standstill."""
+        """Returns the present time. It is right even if `tick` was not called yet after a standstill."""
         return self._ran_ms + min(self._clock.monotonic_ms() - self._looked_ms, AWAKE_MS)

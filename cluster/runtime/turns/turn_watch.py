@@ -55,7 +55,7 @@ class Moment(NamedTuple):
     cpu_ns: int
     """CPU time of this thread alone."""
     units: int
-    """The thread's work meter."""
+    """The units of work that the thread's meter has counted."""
     collecting_ns: int
     """CPU time of full collections on that thread."""
 
@@ -120,7 +120,7 @@ class TurnWatch:
         self._thread.start()
 
     def pass_over(self) -> None:
-        """Leaves out the present turn: it opens the node, and no client waits for it yet."""
+        """Makes the watch ignore the present turn, in which the process opens the node: no client waits for it yet."""
         self._passes_over = True
 
     def stop(self) -> None:
@@ -154,7 +154,7 @@ class TurnWatch:
         self._plan()
         passes_over, self._passes_over = self._passes_over, False
         if late_ns >= LONG_NS and not passes_over:
-            # Before, the loop did next to nothing: all of the time was this turn's.
+            # An idle loop did next to nothing before this turn, so all CPU time since the last stamp is this turn's.
             wall_ns = max(late_ns, cpu_ns) if was_idle else late_ns
             collects = (now.collecting_ns - last.collecting_ns) * 2 >= cpu_ns > 0
             what = COLLECTION if collects else next((name for name, _ in seen.most_common(1)), UNKNOWN)
@@ -225,12 +225,12 @@ class LoopMetrics(ServiceMetrics):
         self._tasks = self.gauge("raftmq_loop_tasks", "asyncio tasks on the event loop that have not ended")
 
     def look(self) -> None:
-        """Counts the tasks."""
+        """Sets the gauge to the number of tasks that have not ended."""
         self._tasks.set(len(asyncio.all_tasks(self._loop)))
 
 
 class LoopLagSampler:
-    """Schedules itself on the loop and reports its largest delay in the last 10 s."""
+    """Schedules a timer on the loop every INTERVAL_S, and keeps the timer's largest delay in the last 10 s."""
 
     INTERVAL_S: Final = 0.25
 

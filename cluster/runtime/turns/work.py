@@ -61,13 +61,13 @@ class Paused:
 
 
 class Turns:
-    """Runs the cut work of one node, a share of it in each turn of the loop."""
+    """Runs the work of one node that is cut into steps, a share of it in each turn of the loop."""
 
     def __init__(self, soon: Soon, share: int = TURN_SHARE, *, patient: Soon | None = None) -> None:
         """`soon` schedules the next turn of work. `patient` does the same for patient work, later if the node is busy;
         None: patient work is like all other."""
         self.patient = self if patient is None else Turns(patient, share)
-        """The turns of work that may wait for requests of other kinds. It has a share of its own."""
+        """Runs patient work (see the module), with a share of its own. It is this object if `patient` was None."""
         self._soon = soon
         self.share = share
         self._began = 0
@@ -78,7 +78,7 @@ class Turns:
         """Each owner's work in order; the owner of the next step comes first. A plain dict would skip all entries that
         were removed at its front, again for each step."""
         self._front: tuple[Hashable, deque[Work]] = (None, deque())
-        """The owner whose step is dealt out, and the rest of its work. It is not in `_waiting` meanwhile."""
+        """The owner whose step is dealt out, and the rest of its work. Meanwhile, this work is not in `_waiting`."""
         self._running: list[Hashable] = []
         """Owners whose steps run, the innermost last, because a step may begin other work."""
         self._dropped: set[Hashable] = set()

@@ -46,7 +46,7 @@ AHEAD_MESSAGES = 64
 ANSWERS_BYTES_MAX = 64 << 20
 """The most bytes of all answers that are being assembled."""
 READERS_MAX = 4096
-"""The most queues whose readers are remembered as reading in order."""
+"""The most queues of which the reader's place is remembered, and the most of which a failed pull is remembered."""
 
 
 class EvictedPlace(NamedTuple):
@@ -224,7 +224,7 @@ class OldReads:
         try:
             await self._log.warm(items, dense=dense)
         except StoreError as error:
-            logger.debug("tier: nothing is read ahead: %s", error)  # the client's next pull is told
+            logger.debug("tier: nothing is read ahead: %s", error)  # the client's next pull gets the error
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = self._loop.create_task(work)

@@ -118,7 +118,7 @@ class EvictedKeyReads:
         return QueryResult(found, None, stopped)
 
     async def _stored(self, topic: TopicConfig, query: KeyQuery, position: int) -> StoredMessage | None:
-        """Returns the message at the position; None if the query does not want it."""
+        """Returns the message at the position; None if the query does not want it, or if no index file confirms it."""
         message = await self._unchecked(position)
         if message is None or not is_wanted(message, topic.name, query):
             return None

@@ -157,7 +157,7 @@ class ObjectReads:
         self.broken.check(name)
         await self._take(share, stop - start)
         async with self._requests:
-            self.broken.check(name)  # an earlier call may have found the object broken
+            self.broken.check(name)  # another call may have found the object broken while this one waited
             self.broken.check(cut)
             try:
                 data = await self._store.get_range(name, start, stop)

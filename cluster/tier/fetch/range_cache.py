@@ -1,8 +1,8 @@
 """A bounded cache of ranges of immutable objects, in files of a directory.
 
-Everything in it can be fetched again, so it promises little: the directory is emptied at start, nothing is synced, and
-a range that cannot be read or written, or that does not match its checksum, is dropped. The map is in memory. Each file
-holds one range, and the map a CRC-32C for each CHUNK of it.
+Everything in the cache can be fetched again. The directory is therefore emptied at start, nothing is synced, and a
+range that cannot be read or written, or that does not match its checksum, is dropped. Each file holds one range. The
+map of the ranges is in memory, with a CRC-32C for each CHUNK bytes of a range.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 
 CHUNK = 64 * 1024
 FILES_MAX = 20_000
-"""The most files: about 10 MB of memory for the map. Ranges of single messages would fill a large cache with millions
-of files."""
+"""The most files. The map then takes about 10 MB of memory. Without this limit, ranges of single messages would fill a
+large cache with millions of files."""
 THREADS = 2
 _FILE = re.compile(r"[0-9a-f]{16}\.range")
 
@@ -126,7 +126,8 @@ class RangeCache:
         return data
 
     async def put(self, name: str, start: int, data: bytes) -> None:
-        """Adds a range. Never fails: a range that cannot be written is not kept."""
+        """Adds a range. Never fails: a range is not kept if it cannot be written, is larger than the cache, or lies
+        inside a cached one."""
         if not self._is_open or not data or len(data) > self._bytes_max:
             return
         self._number += 1
@@ -160,7 +161,7 @@ class RangeCache:
 
     def _extent(self, name: str, at: int) -> Extent | None:
         extents = self._objects.get(name, [])
-        before = bisect_right(extents, at, key=_start) - 1  # no other of the ranges before it ends later
+        before = bisect_right(extents, at, key=_start) - 1  # earlier ranges end earlier, so they lack the byte too
         return extents[before] if before >= 0 and at < extents[before].stop else None
 
     def _near(self, name: str, start: int, stop: int) -> list[Extent]:

@@ -76,7 +76,7 @@ class TierLog:
         elsewhere: OtherSource | None = None,
     ) -> None:
         """`rows` returns the state's rows of segments, lowest first. `folder`: the cluster's folder in the store.
-        `elsewhere`: where damaged messages are asked for; None: nowhere."""
+        `elsewhere`: the other source that is asked for a damaged message; None: there is none."""
         self.counts = LogCounts()
         self._reads = reads
         self._rows = rows
@@ -147,7 +147,7 @@ class TierLog:
         try:
             block = await self._reads.read(name, span.start - base, span.stop - base, reach=reach)
         except (BadAnswer, NotFound) as error:
-            logger.debug("tier: %s", error)  # `Broken` has written it to the log, once
+            logger.debug("tier: %s", error)  # `Broken` has logged it as a warning, once
             block = b""
         body, count = body_of(span.items, block, span.start)
         bodies = [body]

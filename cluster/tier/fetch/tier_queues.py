@@ -27,11 +27,12 @@ T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
 INDEXES_MAX = 128
-"""The most index files that stay open: a footer each, some 10 KB."""
+"""The most index files whose footers are kept in memory, some 10 KB each."""
 TOGETHER = 8
 """Segments that are searched for a key at once: as many as there may be requests to the store."""
 RUNS_MAX = 20_000
-"""The most remembered beginnings of queues in segments, also of queues that have no message there: some 4 MB."""
+"""The most runs that are remembered: some 4 MB. A run (`QueueRun`) is the messages of one queue in one segment. That a
+queue has none there is remembered too."""
 _REPAIR = "raftmq tier verify, then raftmq tier repair"
 
 
@@ -66,7 +67,7 @@ class TierQueues:
 
     @property
     def begins(self) -> int:
-        """The position at which the tier begins."""
+        """The position at which the tier begins; 0 if it has no segments."""
         rows = self._rows()
         return rows[0].base if rows else 0
 
@@ -159,8 +160,8 @@ class TierQueues:
     async def _segment(self, rows: Sequence[TierSegment], topic_id: int, queue_id: int, offset: int) -> int | None:
         """Returns the number of the first row in which the queue ends above `offset`; None if there is none.
 
-        A binary search. A segment without the queue does not say on which side to go on, so the segments above it are
-        asked.
+        This is a binary search. A segment without messages of the queue does not tell on which side to go on, so the
+        segments above it are looked at.
         """
         hinted = await self._hinted(rows, topic_id, queue_id, offset)
         if hinted is not None:
@@ -220,7 +221,9 @@ class TierQueues:
         if not isinstance(failure, IndexFileError):
             raise DamagedError(failure.what, _REPAIR)  # `ObjectReads` has logged it and begun a pause
         damaged = DamagedError(f"{self._reads.where(f'{self._folder}/{part.name}')} is damaged: {failure}", _REPAIR)
-        self._reads.broken.failed(part.name, damaged)  # logs it; no read waits, for another part may be sound
+        # This logs the damage. The key is not the object's full name, so no read is paused: other blocks of the file
+        # may be sound.
+        self._reads.broken.failed(part.name, damaged)
         raise damaged
 
     async def _open(self, part: TierPart, *, fresh: bool) -> IndexFile:
@@ -254,7 +257,7 @@ def _by_time(run: QueueRun, timestamp_ms: int, index: IndexFile) -> Steps[int]:
 
 
 def _runs(index: IndexFile) -> Steps[list[QueueRun]]:
-    """Reads the runs of every queue in the file."""
+    """Reads the file in steps, and returns the run of each queue that has messages in it."""
     found: list[QueueRun] = []
     for block in index.blocks(QUEUES):
         data = yield from block

@@ -48,7 +48,7 @@ logger = logging.getLogger(__name__)
 EVERY_MS = 1000
 """Milliseconds between two looks for segments that have closed."""
 GAP_MS = 10
-"""Milliseconds between two steps of a build."""
+"""Milliseconds between two jobs of a build."""
 AGAIN_MS = 60_000
 """Milliseconds from a failure to the next attempt. A failure is a full disk, or damage in the log that is being
 repaired."""
@@ -89,7 +89,7 @@ class IndexFiles:
         self._runner: LaneRunner[IndexJob] | None = None
         self._files: dict[Span, int] = {}
         self._built_to = 0
-        """Position below which every closed segment that the log has either has its file or can have none."""
+        """Each closed segment of the log below this position has its file, or can have none."""
         self._building: Span | None = None
         self._busy = True
         """True until the directory is read, and while a file is being built."""
@@ -112,14 +112,15 @@ class IndexFiles:
         )
 
     def start(self) -> None:
-        """Begins to read the directory."""
+        """Starts the lane, which first reads the directory. Does nothing if this node builds no files."""
         if self._enabled:
             context = self._context
             self._runner = context.environment.runner("index", self._lane, self._loop, self._on_done, context.fail)
             self._runner.submit(Sweep())
 
     async def close(self) -> None:
-        """Stops after the current step. The next start removes leftovers."""
+        """Fails the waiting calls of `load`, and returns when the lane has finished its current job. The next start
+        removes unfinished files."""
         self._closed = True
         for span in list(self._waiting):
             self._settle(span, IndexUnavailableError("the node is stopping"))
@@ -301,7 +302,7 @@ class IndexFiles:
         self._settle(span, IndexUnavailableError(failed.why))
 
     def _ended(self) -> None:
-        """Called when a file is finished; lets the next one begin soon."""
+        """Ends the present build, with or without a file, and makes the next one due at once."""
         self._building, self._busy, self._due_ms = None, False, 0
 
     def _settle(self, span: Span, value: bytes | IndexUnavailableError) -> None:

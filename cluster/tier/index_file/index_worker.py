@@ -1,8 +1,8 @@
 """Builds, checks and removes index files off the event loop, in steps of a few milliseconds.
 
-A build takes one job per step. So the service decides how densely the steps follow each other, and the lane never
-sleeps. A failure is reported and the build is tried again later: index files are derived data, and the node works
-without them.
+A build takes many jobs of STEPS_PER_JOB steps each. The service that submits them (`IndexFiles`) decides how densely
+they follow each other, and the lane never sleeps. A failure is reported and the build is tried again later: index files
+are derived data, and the node works without them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Sweep(NamedTuple):
 
 
 class Build(NamedTuple):
-    """A job: do the next step of this segment's file. A build of another segment's file is abandoned."""
+    """A job: do the next steps of this segment's file. A build of another segment's file is abandoned."""
 
     span: Span
 
@@ -204,7 +204,7 @@ class _Build:
         self._steps = self._run(kv, meta)
 
     def step(self) -> IndexMeta | None:
-        """Does one step; returns the complete meta if it was the last one."""
+        """Does up to STEPS_PER_JOB steps. Returns the complete meta if the file is complete; otherwise None."""
         for _ in range(STEPS_PER_JOB):
             if next(self._steps, "end") == "end":
                 return self._meta

@@ -22,7 +22,7 @@ DAMAGED = Code("tier_damaged", "warning", "raftmq tier repair")
 BY_ITSELF = ScrubOptions(reads=True, repairs=True, sweeps=True)
 """The options of a scheduled scrub."""
 AFTER_MS = 60_000
-"""Milliseconds after an unclean start at which the first scrub begins, once the node leads."""
+"""Milliseconds for which the node must have led before its first scrub after an unclean start."""
 AFTER_UNCLEAN = BY_ITSELF._replace(newest=16)
 """The options of the first scrub after an unclean start. It reads only the newest segments, because a crash leaves
 damage and leftovers at the end of the tier. A node that crashes again and again must not read the whole tier each
@@ -63,7 +63,8 @@ _NOTHING = ScrubReport(0, 0, 0, 0, 0, 0, 0, 0, 0, [])
 
 
 class TierScrubs:
-    """The scrubs of one node. Event loop only."""
+    """Runs the scrubs of one node, on request and by a schedule, and keeps the report of the last one. Event loop
+    only."""
 
     def __init__(
         self,
@@ -101,7 +102,7 @@ class TierScrubs:
         )
 
     def reload(self, every_hours: int) -> None:
-        """Changes the time between two scrubs, counted from the next one."""
+        """Changes the hours between two scrubs, counted from the next one; 0: no scrub is scheduled."""
         self._every_ms = every_hours * HOUR_MS
 
     def plan(self, *, clean: bool) -> None:
@@ -109,7 +110,8 @@ class TierScrubs:
         self._after_unclean = not clean
 
     def tick(self, now_ms: int) -> None:
-        """Called several times a second; cheap. The time until the next scrub runs only while this node leads."""
+        """Starts the scheduled scrub when it is due. The time until then is counted anew whenever this node becomes the
+        leader. Called several times a second; cheap."""
         if not self._every_ms or not self._leads():
             self._due_ms = None
         elif self._due_ms is None:

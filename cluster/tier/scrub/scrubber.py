@@ -1,13 +1,14 @@
 """Scrubs of the tier: list, verify, repair and sweep. One scrub runs at a time and ends with a report.
 
 - *verify* reads every object of every VERIFIED segment and compares size and CRC-32C.
-- *repair* also writes objects that are missing or damaged again, from this node's log while it still has the bytes. A
-  damaged object is replaced by compare-and-swap against the damaged version, so two repairs cannot undo each other.
+- *repair* also writes objects that are missing or damaged again, from this node's log while it still has the bytes, or
+  an index file from the segment's own objects. A damaged object is replaced by compare-and-swap against the damaged
+  version, so two repairs cannot undo each other.
 - *sweep* removes objects that no row names and none will ever name: leftovers of leaders that died between writing an
   object and recording it.
 
-Nothing is concluded from a listing alone, because a broken proxy may show an empty one. A request about the object
-itself has to confirm it.
+No object counts as missing because of a listing alone, because a broken proxy may show an empty one. A request about
+the object itself has to confirm it.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class LeaderChangedError(Exception):
 
 
 class TierScrubber:
-    """Does one scrub. Event loop only."""
+    """Does scrubs, one for each call of `scrub`. Event loop only."""
 
     def __init__(
         self,
@@ -112,9 +113,10 @@ class TierScrubber:
         pace: Callable[[int], Awaitable[None]] | None = None,
         where: Callable[[str], str] = str,
     ) -> None:
-        """`rows` returns the state's rows of segments. `kept_from` returns the argument of that name of `survey`.
-        `leads` returns True if this node may change the store. `sources` are tried in order to repair an object. `pace`
-        (bytes) waits before a read, to limit the bandwidth. `where` as for ObjectReads."""
+        """`rows` returns the state's rows of segments. `kept_from` returns the lowest position of the log that is kept
+        on the nodes or in the tier. `leads` returns True if this node may change the store. `sources` are tried in
+        order to repair an object. `pace` (bytes) waits before a read, to limit the bandwidth; None: no limit. `where`
+        returns the name under which an object lies (`LineageStore.where`)."""
         self._store = store
         self._folder = folder
         self._rows = rows
@@ -145,7 +147,8 @@ class TierScrubber:
                 if self._is_gone(row):
                     break  # the tier gave up the segment meanwhile
                 bad += 1
-                name = self._where(f"{self._folder}/{part.name}").removeprefix(f"{self._folder}/")  # before the repair
+                # Asked before the repair, which writes the object below this cluster's own folder.
+                name = self._where(f"{self._folder}/{part.name}").removeprefix(f"{self._folder}/")
                 mended = await self._repair(row, part) if wishes.repairs else ""
                 repaired += bool(mended)
                 findings.append(f"{name}: {why}" + (f"; repaired from {mended}" if mended else ""))
@@ -257,7 +260,8 @@ class TierScrubber:
 async def log_bytes(
     piece: Callable[[int, int], Awaitable[memoryview]], row: TierSegment, part: TierPart
 ) -> bytes | None:
-    """Returns the content of a log part, read by `piece` (base, end) from this node's log."""
+    """Returns the content of a log part, read by `piece` (base, end) from this node's log; None if the row has no such
+    log part."""
     at = row.base
     for other in sorted((each for each in row.parts if each.name.startswith(LOG_PREFIX)), key=lambda each: each.name):
         if other.name == part.name:
@@ -291,9 +295,9 @@ class ScrubSurvey(NamedTuple):
 
 
 def survey(rows: Sequence[TierSegment], listed: Iterable[ObjectInfo], now_ms: int, kept_from: int = 0) -> ScrubSurvey:
-    """Compares the rows with the objects in the store. `listed`: every object below the cluster's folder except its
-    manifests, with names below that folder. `kept_from`: the lowest position of the log that is kept on the nodes or in
-    the tier."""
+    """Compares the rows with the objects in the store. `listed`: every object below the cluster's folder except
+    manifests and state copies, with names below that folder. `kept_from`: the lowest position of the log that is kept
+    on the nodes or in the tier."""
     named = {part.name for row in rows for part in row.parts}
     expected = {part.name: part for row in rows if row.state is TierState.VERIFIED for part in row.parts}
     sizes: dict[str, int] = {}
@@ -366,7 +370,7 @@ class IndexOfTier:
             entries = list(decode_entries(frames, self._genesis.group_id))
             write_index_of_log(entries, self._meta(row, entries), made.extend)
         except (FrameError, PayloadError):
-            return None  # the file was written by a newer release
+            return None  # a newer release wrote the frames
         return bytes(made)
 
     def _meta(self, row: TierSegment, entries: Sequence[Entry]) -> IndexMeta:

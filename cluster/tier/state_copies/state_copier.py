@@ -1,5 +1,5 @@
-"""The leader's copies of the state: writes one at a time, part by part between the uploads of segments, and removes old
-ones.
+"""Copies the leader's state into the tier: one copy at a time, file by file between the uploads of segments. Removes
+old copies.
 
 A copy is made from a checkpoint that the node made for itself. A copy whose position lies above the end of the tier
 cannot be used before the segments below it are uploaded. While there is such a copy, no other is written.
@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 
 
 class DamagedCheckpointError(OSError):
-    """A file of a checkpoint does not have the CRC that its manifest says. It must not be copied to the store."""
+    """A file of a checkpoint does not have the size or the CRC that its manifest says. It must not be copied to the
+    store."""
 
 
 class CheckpointReads:
@@ -98,8 +99,9 @@ class CheckpointReads:
         return entry.header + entry.payload
 
     def sources(self, checkpoint: Checkpoint) -> list[FileSource]:
-        """Returns a source for each file of the checkpoint. Each must be read from front to back. The read of its last
-        bytes raises DamagedCheckpointError if the CRC of the file is not the manifest's."""
+        """Returns a source for each file of the checkpoint. Each must be read from front to back. A read raises
+        DamagedCheckpointError if the file is too short; the read of the last bytes also raises it if the CRC of the
+        file is not the manifest's."""
         return [self._source(checkpoint, file) for file in checkpoint.manifest.files]
 
     def _source(self, checkpoint: Checkpoint, file: CheckpointFile) -> FileSource:
@@ -176,8 +178,9 @@ class StateCopier:
         return sorted((self._copies or {}).values(), key=lambda copy: copy.index)
 
     async def step(self, tier_begins: int, tier_end: int, leads: Callable[[], bool]) -> bool:
-        """Writes the next part of a copy if one is due; returns False if there is nothing to do. The tier holds the
-        log's bytes [tier_begins, tier_end). Raises StoreError, OSError; the caller may always call again."""
+        """Writes the next file of a copy if one is due or wanted. Returns False if there was nothing to do, or if the
+        copy has just ended. The tier holds the log's bytes [tier_begins, tier_end). Raises StoreError, OSError; the
+        caller may always call again."""
         if not self._context.config.tier.state_every_ms:
             self.wanted = False
             return False
@@ -191,7 +194,7 @@ class StateCopier:
             self._work = None
             return False
         except BaseException:
-            # A generator that raised is over. The next one finds by their names the parts that are written already.
+            # A generator that raised is over. The next one finds the parts that are written already by their names.
             self._work = None
             raise
         return True
@@ -211,7 +214,8 @@ class StateCopier:
         return tier_begins > 0 or bool(self._storage.directory.identity.origin) or led_ms >= every_ms
 
     async def _copy(self, wanted: _WantedLog, leads: Callable[[], bool]) -> AsyncGenerator[None, None]:
-        """Writes one copy. Yields after each file, so that segments go first."""
+        """Writes one copy, then removes old ones. Yields after each file, so that the caller can upload segments in
+        between."""
         if self._copies is None:
             self._copies = await self._load()
             if not self.wanted and not self._is_time(wanted.tier_begins):
@@ -337,7 +341,7 @@ _PART = re.compile(r"state/(\d{20})-[0-9a-f]{32}(?:-\d+)?\.part", re.ASCII)
 
 
 class StateCopy(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint of the state: the rows as of one applied index. Numbers that need 64 bits are hexadecimal text."""
+    """A checkpoint of the state: the rows as of one applied index."""
 
     cluster_id: str
     checkpoint: str
@@ -362,7 +366,7 @@ class StateCopy(msgspec.Struct, frozen=True, kw_only=True):
     genesis: str
     """The frame at index 0 in hexadecimal digits."""
     origin: list[tuple[str, int]]
-    """The cluster's ancestors, oldest first: (cluster uuid, last index)."""
+    """The clusters from which this one was restored, oldest first: (cluster uuid, last index)."""
     files: list[StoredFile]
     versions: dict[str, str]
 

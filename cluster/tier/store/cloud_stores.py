@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 LIST_CHUNK = 1000
 SETTLE_S = 0.1
+"""Seconds that `CloudStore.close` waits."""
 
 
 class StoreKeyNames(NamedTuple):

@@ -38,7 +38,7 @@ class DirectoryStore:
     stops neither the event loop nor the end of the process."""
 
     def __init__(self, root: Path, page: int = PAGE) -> None:
-        """The first write makes `root` if it is absent. A listing reads so many names at a time."""
+        """The first write makes `root` if it is absent. `page`: the number of names that a listing reads at a time."""
         self._page = page
         self._files = DirectoryFiles(root)
         self._threads = CallThreads("tier-store", THREADS)
@@ -107,7 +107,7 @@ LOCK_TRIES, LOCK_PAUSE_S = 500, 0.02
 """Tries for the lock, and seconds between them. Another process holds it for one rename; a process that was stopped
 holds it until it continues."""
 READ_BYTES = 4 << 20
-"""Bytes that are read in one piece: joining smaller ones takes longer than reading them."""
+"""Bytes of one read. Joining smaller pieces would take longer than reading them."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _DENIED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
@@ -115,7 +115,7 @@ _SHAPE = (errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
 
 
 class Disk:
-    """The calls of the system by which a directory store gives files their names, and makes names durable. Raise
+    """The system calls by which a directory store gives files their names, and makes names durable. They raise
     OSError."""
 
     def link(self, source: Path, target: Path) -> None:
@@ -155,8 +155,8 @@ class DirectoryFiles:
         """Folders whose names, up to the root, are known to be durable."""
 
     def create(self, name: str, data: Data) -> None:
-        """Writes a new object (`ObjectStore.create`). link(2) fails if the name is taken, so no other check is
-        needed."""
+        """Writes a new object (`ObjectStore.create`). link(2) fails if the name is taken; the check before it only
+        saves writing the data."""
         path = self.root / name
         with self._told(name):
             if path.exists():

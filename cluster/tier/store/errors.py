@@ -1,11 +1,11 @@
-"""Typed errors of an object store that did not do what was asked. Each message ends with the remedy."""
+"""Typed errors of an object store that did not do what was asked. A message ends with the remedy, if one is known."""
 
 from __future__ import annotations
 
 
 class StoreError(Exception):
-    """A call to an object store failed. The text says `what` happened and on which object; `fix` says what to
-    change."""
+    """A call to an object store failed. The text says `what` happened and on which object. `fix` says what to change;
+    "" if that is not known."""
 
     retryable = False
     """True if the same call may succeed later although nobody changes anything."""

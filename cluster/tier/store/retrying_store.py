@@ -38,7 +38,7 @@ class RetryPolicy:
         return self.call_s + self.call_s_per_mib * size / (1 << 20)
 
     def pause_s(self, attempt: int, chance: random.Random) -> float:
-        """Returns the pause before attempt `attempt`, which is 1 for the first repetition."""
+        """Returns the seconds to wait before repetition `attempt`, which is 1 for the first one."""
         return chance.uniform(0, min(self.pause_max_s, self.pause_min_s * 2 ** min(attempt, 30)))
 
 
@@ -176,8 +176,8 @@ def _late(operation: str, name: str, after_s: float) -> Unreachable:
 
 
 class Bandwidth:
-    """A limit of `rate` bytes per second; 0: no limit. A write larger than the bucket passes and is paid for
-    afterwards, so no size is refused."""
+    """A limit of `rate` bytes per second; 0: no limit. A write of any size may begin when the time of the writes booked
+    before it is over. Its own time delays the next write."""
 
     def __init__(self, rate: int, monotonic_s: Callable[[], float]) -> None:
         self._rate = rate

@@ -26,7 +26,8 @@ ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 CONNECT_S, REQUEST_S = 5, 120
 DELTA_REQUEST_S, DELTA_RETRIES = 30, 3
-"""The limits of deltalake's requests: of the small files of a Delta log, and of pieces of data files."""
+"""Seconds for one request of deltalake, and how often it repeats one. Its requests carry the small files of a Delta log
+and pieces of data files."""
 KEYS_MAX_AGE_S = 60
 RENEWED_BEFORE = timedelta(minutes=5)
 """The time before keys expire at which the library asks for new ones."""
@@ -77,7 +78,7 @@ def directory_of(url: str) -> str:
 def _parts(url: str) -> Any:
     try:
         parts = urlsplit(url)
-    except ValueError:  # which may repeat keys in the URL, as the URL itself would
+    except ValueError:  # neither its text nor the URL is shown, because both may hold keys
         raise LocalError("the tier's URL is not a URL", f"schemes: {', '.join(SCHEMES)}", _FIX) from None
     if parts.username or parts.password:  # the message does not repeat the URL
         raise LocalError(
@@ -123,8 +124,8 @@ def cloud_client(url: str, options: TierSection, retries: int = 0, limits: Cloud
 
 
 def delta_options(url: str) -> dict[str, str]:
-    """Returns what deltalake needs to reach the store in the same way: as text, for a store that the environment
-    describes. A commit is a conditional write, whatever locks the environment asks for."""
+    """Returns the options, as text, with which deltalake reaches a store whose settings come from the environment. In
+    S3, each commit is a conditional write, even if the environment asks for locks."""
     found = {
         "connect_timeout": f"{CONNECT_S} s",
         "timeout": f"{DELTA_REQUEST_S} s",
@@ -141,8 +142,8 @@ def delta_options(url: str) -> dict[str, str]:
 
 
 def _endpoint(options: TierSection) -> str:
-    """Returns the endpoint. The library reads it from the environment too, but does not read there that it may be
-    without TLS."""
+    """Returns the endpoint from the options or the environment; "" if neither names one. The library would read the
+    environment too, but the caller must know the endpoint, to allow one without TLS."""
     return options.endpoint or next((os.environ[name] for name in ENDPOINTS if os.environ.get(name)), "")
 
 
@@ -158,8 +159,9 @@ def _s3_config(options: TierSection) -> dict[str, Any]:
 
 
 def keys_of(path: Path, profile: str, limits: CloudLimits = CLOUD_LIMITS) -> Callable[[], dict[str, Any]]:
-    """Returns a credential provider for S3, which reads the file again when its answer is older than the limit.
-    Raises ValueError now if the file is unusable; no message repeats a line of it."""
+    """Returns a credential provider for S3. The library calls it again, and it reads the file again, when the last keys
+    are older than `limits.keys_max_age_s`. Raises ValueError now if the file is unusable; no message repeats a line of
+    it."""
 
     def read() -> dict[str, Any]:
         parser = configparser.ConfigParser(interpolation=None)

@@ -38,7 +38,7 @@ def write_synced(path: Path, data: Data) -> None:
             at += os.pwrite(fd, view[at : at + PIECE_BYTES], at)
             os.fdatasync(fd)
         os.fsync(fd)
-        # Reading the file back proves something only if the bytes come from the disk.
+        # The cached pages are dropped: reading the file back proves something only if the bytes come from the disk.
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(fd)
@@ -54,8 +54,8 @@ def _write_direct(fd: int, view: memoryview) -> int:
 
 
 def _write_blocks(fd: int, view: memoryview, aligned: memoryview | None) -> int:
-    """Writes whole blocks. `aligned`: the memory through which bytes are copied; None if `view` begins at a block
-    boundary."""
+    """Writes whole blocks; returns the number of bytes written, as `_write_direct` does. `aligned`: the memory through
+    which bytes are copied; None if `view` begins at a block boundary."""
     at = 0
     while at < len(view):
         piece = view[at : at + PIECE_BYTES]
@@ -93,8 +93,8 @@ _DIRECT = getattr(os, "O_DIRECT", 0)
 
 
 def open_direct(path: Path, flags: int, mode: int = 0o640) -> tuple[int, bool]:
-    """Opens a file; returns (descriptor, True if transfers go past the page cache). O_EXCL creates the file. Raises
-    OSError."""
+    """Opens a file; returns (descriptor, True if transfers go past the page cache). If `flags` has O_EXCL, the call
+    creates the file. Raises OSError."""
     if _DIRECT:
         try:
             return os.open(path, flags | _DIRECT | os.O_CLOEXEC, mode), True
@@ -102,7 +102,7 @@ def open_direct(path: Path, flags: int, mode: int = 0o640) -> tuple[int, bool]:
             if error.errno != errno.EINVAL:
                 raise
         if flags & os.O_EXCL:
-            with suppress(FileNotFoundError):  # it is created before the file system refuses the flag
+            with suppress(FileNotFoundError):  # the file may be created before the flag is refused
                 path.unlink()
     return os.open(path, flags | os.O_CLOEXEC, mode), False
 
@@ -116,7 +116,8 @@ def checksum_from_disk(path: Path, start: int, stop: int, crc: int = 0) -> tuple
     """Returns the CRC-32C of bytes [start, stop) of the file, continuing `crc`, and their number, which is smaller if
     the file ends before `stop`. Raises OSError.
 
-    The bytes are not read again soon. This way they take no page of the cache, and half the processor time.
+    Where the system allows it, the bytes are read past the page cache, because they are not read again soon. That takes
+    half the processor time.
     """
     fd, is_direct = open_direct(path, os.O_RDONLY)
     try:
@@ -134,8 +135,8 @@ def checksum_from_disk(path: Path, start: int, stop: int, crc: int = 0) -> tuple
 
 
 def _checksum_direct(fd: int, start: int, stop: int, crc: int) -> tuple[int, int]:
-    """Returns the CRC-32C and the position up to which it goes: that is before `stop` at the end of the file, and where
-    the file system does not support direct reads."""
+    """Returns the CRC-32C and the position up to which it goes. That position is below `stop` if the file ends, if a
+    read would not begin at a block boundary, or if the file system does not support direct reads."""
     at = start
     room = mmap.mmap(-1, READ_BYTES, flags=mmap.MAP_PRIVATE)
     while at < stop and at % BLOCK == 0:

@@ -66,9 +66,10 @@ def read_byte(path: Path, offset: int) -> int:
 
 
 def flip(node: int, data: Path, kind: FlippedFile, rng: random.Random, end_position: int) -> Flip | None:
-    """Changes one byte of the node whose directory is `data`; returns None if there is no such file now.
+    """Changes one byte of a file of this kind, of the node whose directory is `data`. Returns None if there is no such
+    file now, or no byte in it that may be changed.
 
-    `end_position` is the position that its log is known to reach: only bytes of frames are changed.
+    `end_position` is the position that the node's log is known to reach: only bytes of frames are changed in the log.
     """
     for _ in range(20):
         found = _choose(data, kind, rng, end_position)
@@ -88,7 +89,9 @@ def flip(node: int, data: Path, kind: FlippedFile, rng: random.Random, end_posit
 
 
 def _choose(data: Path, kind: FlippedFile, rng: random.Random, end_position: int) -> tuple[Path, int, int] | None:
-    """Chooses a byte; returns (file, offset in it, log position or -1), None if there is no such file."""
+    """Chooses a byte; returns (file, offset in it, log position or -1), or None if there is none to choose. Takes the
+    active segment if there is no sealed one.
+    """
     if kind is FlippedFile.TABLE or kind is FlippedFile.INDEX:
         folder, suffix = (
             (layout.STATE, TABLE_SUFFIX) if kind is FlippedFile.TABLE else (layout.LOG, layout.INDEX_SUFFIX)
@@ -110,8 +113,9 @@ def _choose(data: Path, kind: FlippedFile, rng: random.Random, end_position: int
 
 
 def different_bytes(first: Path, second: Path) -> int:
-    """Returns the number of bytes of frames in which two stopped nodes' logs differ, over the segments that both have.
-    It does not compare local headers and room prepared beyond the shorter log's last frame. Raises OSError."""
+    """Returns the number of bytes in which the logs of two stopped nodes differ, over the segments that both have. Does
+    not compare local headers, nor the rest of a file that is longer than the other node's. Raises OSError.
+    """
     different = 0
     for name in map(layout.segment_name, sorted(set(_segments(first)) & set(_segments(second)))):
         one, other = ((data / layout.LOG / name).read_bytes() for data in (first, second))

@@ -56,8 +56,9 @@ class Shim:
 
 
 class ShimPower:
-    """Cuts the power of nodes; implements PowerCut. Half of the failures lose everything unsynced, the other half leave
-    some of it."""
+    """Cuts the power of nodes; implements PowerSwitch. Half of the failures lose everything unsynced, the other half
+    leave some of it.
+    """
 
     def __init__(self, subject: Subject, shim: Shim) -> None:
         self._subject = subject
@@ -217,7 +218,7 @@ def _log_bytes(nodes: Path) -> bytes:
 
 def _check_clock(subject: RaftMQSubject, shim: Shim) -> None:
     """Checks that a moved clock is read: some of the clock readings that a node makes while it answers status requests
-    must be moved. Raises an error otherwise.
+    must be moved. Raises _SuspectNode if none is within PROOF_S.
     """
     before = shim.skewed_readings(1)
     shim.skew(1, 1000)

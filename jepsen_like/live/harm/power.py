@@ -32,7 +32,9 @@ class ShimError(Exception):
 
 
 class JournalRecord(NamedTuple):
-    """One line of the journal; `data` and `more` are the two byte strings."""
+    """One record of the journal. `kind` is WRITE, ZEROS, SIZE, SYNC, CREATE, RENAME, UNLINK or DIRSYNC; the meaning of
+    the other fields depends on it (`data/power_shim.c`).
+    """
 
     kind: int
     inode: int
@@ -98,7 +100,9 @@ class NodeDisk:
         struct.pack_into("<q", self._page, 0, offset_ms * 1_000_000)
 
     def set_full(self, full: bool) -> None:
-        """Makes every write fail for want of space, also those of later processes, or ends that."""
+        """Makes every write of the node's processes fail for want of space, also of later ones. With `full` False,
+        writes succeed again.
+        """
         struct.pack_into("<Q", self._page, 32, int(full))
 
     @property
@@ -142,8 +146,9 @@ def disks_in(folder: Path) -> Callable[[int, Path], NodeDisk]:
 
 
 def read_journal(path: Path) -> Iterator[JournalRecord]:
-    """Yields the records of one process. A torn last record belongs to a write that never took place. Raises
-    ShimError."""
+    """Yields the records of one process. Leaves out a torn last record: its write never took place. Raises ShimError
+    if the journal is damaged elsewhere.
+    """
     data = memoryview(path.read_bytes())
     at = 0
     while at + _HEAD.size <= len(data):
@@ -215,8 +220,9 @@ class _Rollback:
         return sorted(number for waiting in content.values() for number in waiting), names
 
     def _undo_content(self, path: Path, suffix: list[JournalRecord]) -> None:
-        """Undoes the records in `suffix`, which are all since the file's last sync, in order. A change of length is
-        always undone."""
+        """Undoes the changes of a file in `suffix`, which has all since the file's last sync, in order. A change of
+        length is always undone.
+        """
         resized = any(record.kind == SIZE for record in suffix)
         end = suffix[0].b
         with path.open("r+b") as file:

@@ -1,8 +1,8 @@
 """Gates: conditions that a run of the random mix must meet to count as a full run, each with its measured value.
 
 A verdict says whether a promise was broken; a gate says whether the run was hard enough for the verdict to mean much.
-So a missed gate never changes the verdict. It has an exit code of its own, and only if the run was long enough to meet
-it.
+So a missed gate never changes the verdict. A valid run that was long enough to meet its gates and missed one ends with
+an exit code of its own.
 """
 
 from __future__ import annotations

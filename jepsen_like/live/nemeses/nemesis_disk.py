@@ -43,7 +43,7 @@ def _watch(stage: Stage, node: int, point: str, hold_s: float) -> int:
     hits = 0
     deadline = stage.clock() + hold_s
     while stage.subject.is_running(node):
-        with contextlib.suppress(OSError):  # the node is busy or gone, which `is_running` tells
+        with contextlib.suppress(OSError):  # the node is busy, or has ended and `is_running` returns False
             hits = max(hits, subject.failpoint_hits(node)[point] + subject.failpoint_waiting(node)[point])
         if stage.clock() >= deadline:
             break
@@ -63,8 +63,9 @@ def held_disk(stage: Stage, hold_s: float) -> Effect:
 
 
 def full_disk(stage: Stage, hold_s: float) -> Effect:
-    """Leaves no space for the log: the node must wait, and continue by itself. A node that does not continue fails the
-    fault."""
+    """Leaves no space for the log: the node must wait, and continue by itself once there is space. The fault counts as
+    happened only if the node continues within _RESUME_S.
+    """
     node = stage.some()
     disks = cast(HasDisks, stage.subject)  # a subject with failpoints also implements HasDisks
     before, _ = disks.disk(node)

@@ -66,22 +66,27 @@ class HasDisks(Protocol):
     """The interface of a subject whose nodes wait for space when their disk is full."""
 
     def disk(self, node: int) -> tuple[int, bool]:
-        """Returns (how often the node's log began to wait since it was opened, True if it waits now). Raises
-        OSError."""
+        """Returns (how often the node's log began to wait for space since it was opened, True if it waits now). Raises
+        OSError.
+        """
 
 
 class Transfers(Protocol):
     """The interface of a subject with Capability.TRANSFER."""
 
     def transfer(self, leader: int, to: int) -> bool:
-        """Asks for a transfer of leadership; returns True if `to` leads. Raises OSError if there is no answer."""
+        """Asks for a transfer of leadership; returns True if the answer says that `to` leads, False for another answer
+        or a refusal. Raises OSError if there is no answer.
+        """
 
 
 class PowerSwitch(Protocol):
     """Kills nodes and undoes the writes that they never synced."""
 
     def cut(self, nodes: list[int], rng: random.Random) -> dict[str, float]:
-        """Cuts the power of nodes; returns what was dropped: nodes, writes, bytes."""
+        """Cuts the power of nodes. Returns name -> count for the `nodes` that lost power and the `writes`, `bytes` and
+        `names` that they lost, and for the unsynced ones that were `kept`.
+        """
 
 
 class SkewsClocks(Protocol):
@@ -156,7 +161,7 @@ class Stage:
         return self.rng.choice(self.subject.node_ids) if leader is None else leader
 
     def followers(self) -> list[int]:
-        """Every node but the leader, in random order."""
+        """Returns every node but the leader, in random order."""
         leader = self.leader()
         return self.shuffled(node for node in self.subject.node_ids if node != leader)
 

@@ -57,10 +57,9 @@ def pause_kill(stage: Stage, hold_s: float) -> Effect:
 
 
 def stutter_kill(stage: Stage, hold_s: float) -> Effect:
-    """Kills one follower, delays the other under load, and kills the leader at the moment when the delayed one
-    continues.
+    """Kills one follower, pauses the other under load, and kills the leader up to 0.4 s after the paused one continues.
 
-    The entries that the leader counted as stored by the delayed follower must still be there when that one leads.
+    The entries that the leader counted as stored by the paused follower must still be there when that one leads.
     """
     leader = stage.leader()
     away, hesitates, *_ = stage.shuffled(node for node in stage.subject.node_ids if node != leader)

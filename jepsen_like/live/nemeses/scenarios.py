@@ -43,12 +43,14 @@ SCENARIO_FULL_S = 180.0
 full run of the mix (`coverage_gates.scenario_gates`), on a machine half as fast as two cores."""
 
 FULL_POWER_LOSS_S = 300.0
-"""Seconds of a full run of `power-loss`: a round holds four faults, since the loss of every node comes twice, and the
-cluster recovers after each. 180 s were enough for 19 of 20 on two cores that another run kept busy too."""
+"""Seconds of a full run of `power-loss`: a round has four faults, since the loss of every node comes twice, and the
+cluster recovers after each. In 180 s, only 19 of the 20 faults of five rounds were played, on two cores that another
+run kept busy, too.
+"""
 
 
 class Scenario(NamedTuple):
-    """A fixed set of faults with a name."""
+    """A named set of faults to deal or, if it is scripted, a story to play."""
 
     name: str
     does: str

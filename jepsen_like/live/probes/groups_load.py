@@ -36,8 +36,8 @@ PROCESSES_FROM, SENDERS_FROM = 5_000_000, 6_000_000
 KEYS = 64
 KEYLESS_SHARE = 0.25
 IN_FLIGHT_MAX = 128
-"""The most sends of one topic that may be in flight. There are fewer keys, so sends to a group of brokers that is away
-do not hold up the others.
+"""The most sends of one topic that may be in flight. At most KEYS of them have a key, so keyed sends that wait for a
+group of brokers that is away leave room for others.
 """
 COMMIT_EVERY = 200
 PULLERS = "pullers"
@@ -47,7 +47,9 @@ MEMBERS = {"alone": 1, "pair": 2}
 programs do.
 """
 IN_ORDER, IN_ORDER_MEMBERS = "in-order", 2
-"""The consumer group whose members lock queues, if there is one."""
+"""IN_ORDER: beginning of the name of the consumer group that reads in order, so that its members lock queues.
+IN_ORDER_MEMBERS: the number of its members.
+"""
 BROADCAST_MEMBERS = 2
 QUIET_S = 1.0
 DRAIN_S = 90.0
@@ -80,7 +82,7 @@ class GroupsLoad(Lanes):
         self.committed_s: dict[int, list[float]] = defaultdict(list)
         """Group of brokers -> the moments at which the member of "alone" had committed a message of its queues."""
         self.handed: dict[str, dict[TopicQueue, set[int]]] = {name: defaultdict(set) for name in MEMBERS}
-        """"alone" or "pair" -> queue -> offsets that its members got."""
+        """Consumer group ("alone", "pair" or IN_ORDER) -> queue -> offsets that its members got."""
         self._highest: dict[TopicQueue, int] = {}
         """Queue -> the highest offset of which the members of IN_ORDER got the message."""
         self.watchers: list[BroadcastMember] = []
@@ -95,7 +97,7 @@ class GroupsLoad(Lanes):
         """Descriptions of broken promises that consumers saw."""
 
     def start(self) -> None:
-        """Starts the load's thread and connects its client."""
+        """Makes the client that the pulling lanes share. Must be called before any lane is added."""
         self._connect(self._servers, self._options)
 
     @property
@@ -144,7 +146,7 @@ class GroupsLoad(Lanes):
         """Records the outcome of a send."""
         outcome = self.sends.end(invoked, done)
         if key is not None and outcome is not None:
-            self._keys_busy.remove((invoked.value["topic"], key))  # else it may still be stored
+            self._keys_busy.remove((invoked.value["topic"], key))  # after an unknown outcome the key stays busy
         if isinstance(outcome, PlacedMessage):
             self._note_stored(invoked, key, outcome)
 
@@ -287,7 +289,8 @@ class GroupsLoad(Lanes):
 
     def finish(self) -> list[str]:
         """Stops sending, waits until all sends have an outcome and consumers have got everything, and ends the load.
-        Returns what `missing` does.
+        Returns a line for each queue with messages that consumers did not get (`missing`, `unseen`), for each wrong
+        answer to a member of the broadcasting group, and for sends without an outcome.
         """
         self._sending = False
         until(lambda: self.sends.counts.in_flight == 0, DRAIN_S, 0.05)

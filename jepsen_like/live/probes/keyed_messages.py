@@ -62,8 +62,9 @@ class KeyedMessages:
         return number // (RUN * len(self._topics)) % QUEUES
 
     def send(self, count: int) -> int | None:
-        """Sends `count` more messages and waits for their outcomes; returns the last number that was acknowledged, None
-        if none was."""
+        """Sends `count` more messages, but `count_max` in all at most, and waits for their outcomes; returns the last
+        number that was acknowledged, None if none was.
+        """
         first = self.sent
         count = min(count, len(self._acked) - first)
         under_way = {}

@@ -82,7 +82,9 @@ class LogWorkload:
         self._thread.close()
 
     def wait_acks(self, more: int, timeout_s: float) -> bool:
-        """Waits until `more` sends were acknowledged from now on, which shows that the cluster makes progress."""
+        """Waits until `more` sends were acknowledged from now on, which shows that the cluster makes progress; returns
+        True if they were in time.
+        """
         wanted = self.counts.acked + more
         return until(lambda: self.counts.acked >= wanted, timeout_s, 0.02)
 

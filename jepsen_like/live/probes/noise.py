@@ -91,7 +91,7 @@ class NoiseSends(NamedTuple):
     refused: frozenset[int]
     """Numbers of the messages whose answer says that they were not stored."""
     unknown: frozenset[int]
-    """Numbers of the messages without an answer, including all oneway ones."""
+    """Numbers of the messages without an answer that says whether they were stored, including all oneway ones."""
     acks: list[Ack]
     pulled: list[tuple[float, int]]
     """(monotonic seconds, number of messages) of each answer to a pull."""
@@ -124,7 +124,9 @@ class Noise:
             process.join()
 
     def stop(self) -> list[NoiseSends]:
-        """Stops all clients; returns what each sent. Raises OSError if one of them ended before."""
+        """Stops all clients; returns the sends of each process. Raises OSError if a process ended before, or does not
+        report within END_S.
+        """
         self._stop.set()
         told: list[NoiseSends] = []
         for process, pipe in self._started:
@@ -249,7 +251,7 @@ class _Player:
                 self._refused.add(number)
             else:
                 self._unknown.add(number)
-                await asyncio.sleep(AGAIN_S)  # nobody leads
+                await asyncio.sleep(AGAIN_S)  # no node leads now
 
     async def _oneway(self, connection: Connection, lane: int) -> None:
         while not (self._ends or connection.closed):

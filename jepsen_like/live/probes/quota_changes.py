@@ -46,7 +46,7 @@ def body_of(rows: QuotaRows) -> dict[str, Any]:
 
 
 def others(worker: int) -> list[str]:
-    """Returns the subjects (topics) whose quotas only this thread changes."""
+    """Returns the names of the topics whose quotas only this thread changes."""
     return [f"storm-{worker * ROWS + number}" for number in range(ROWS)]
 
 
@@ -91,7 +91,9 @@ def bad_subject(subject: str, rng: random.Random) -> QuotaChange:
 
 
 def draw(subject: str, rng: random.Random, worker: int) -> QuotaChange:
-    """Returns a request: most change the limit of `subject`, which all threads share; the rest are bad."""
+    """Returns a request: most change the limit of `subject`, which all threads share, and some of these also set or
+    remove quotas of the thread's own topics; the rest are bad.
+    """
     luck = rng.random()
     if luck < BAD_SHARE:
         return rng.choice((bad_rows, bad_rows, bad_subject))(subject, rng)
@@ -120,7 +122,9 @@ class Changes:
         self.calm = True
         """False while faults are injected: then a request may fail."""
         self.made = self.refused = self.failed = 0
-        """Good changes that were accepted, bad ones that were refused, and those that failed beside faults."""
+        """The numbers of good changes that were accepted, of bad ones that were refused, and of failures: changes
+        without an answer, good ones that were refused, and bad ones with a status outside REFUSED_FROM to REFUSED_TO.
+        """
         self.known: QuotaRows = {}
         """The quotas that result from the accepted changes, without the quota of the subject that all threads change.
         They are no longer certain once a good change has failed.

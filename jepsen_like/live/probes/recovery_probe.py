@@ -12,7 +12,9 @@ POLL_S = 0.02
 
 
 class QueueEnds(NamedTuple):
-    """The end of each queue of one node, which was true at some applied index from `above` to `below`."""
+    """The ends of the queues of one node. When they were read, the node had applied at least the entry `above` and at
+    most the entry `below`.
+    """
 
     node: int
     above: int
@@ -49,8 +51,9 @@ class Restart(NamedTuple):
 
 
 def read_rows(subject: RaftMQSubject, node: int) -> QueueEnds:
-    """Reads the rows of a node. Raises OSError if it does not answer. The applied index in the answer was read before
-    its rows, the status after them."""
+    """Asks a node for the ends of its queues. The node reads the applied index in its answer before the ends; the
+    status, with the index `below`, is asked for after them. Raises OSError if the node does not answer.
+    """
     shown = subject.request(node, "GET", f"/v1/topics/{subject.topic}", timeout_s=10.0)
     after = subject.request(node, "GET", "/v1/status", timeout_s=10.0)
     ends = tuple(queue["max_offset"] for queue in shown["queues"])
@@ -58,8 +61,9 @@ def read_rows(subject: RaftMQSubject, node: int) -> QueueEnds:
 
 
 def shrunk(before: QueueEnds, after: QueueEnds) -> str | None:
-    """Returns a description of the loss if the later reading is of at least the same entries and has fewer rows; None
-    if no row is missing."""
+    """Returns a description of the loss if the later reading is of at least the same entries and has fewer rows in a
+    queue; else None.
+    """
     if after.above < before.below or all(now >= then for now, then in zip(after.ends, before.ends, strict=True)):
         return None
     return (

@@ -55,7 +55,8 @@ class Repeats:
 
     async def send(self, nodes: tuple[str, ...]) -> bool:
         """Sends one message to one node, cuts the connection, and sends it again to all nodes. Returns True if any
-        answered."""
+        answer gave its place.
+        """
         sequence = next(self._sequences)
         value = {"topic": self._topic, "id": self.message_id(self._producer_id, sequence)}
         invoked = self._history.invoke(self._process, "send", value)
@@ -72,7 +73,9 @@ class Repeats:
         return True
 
     async def _arrive(self, node: str, message_id: str, sequence: int, cut_s: float | None = None) -> QueuePlace | None:
-        """Sends the message once more; returns its place, None unless it was answered as stored."""
+        """Sends the message once more; returns its place, None unless it was answered as stored. `cut_s`: seconds after
+        which the connection is cut; None: after the answer.
+        """
         ext = foreign_send(self._topic, message_id, self._rng.randrange(self._queues), group="chaos") | {
             "raftmqPid": self._producer_id,
             "raftmqSeq": str(sequence),

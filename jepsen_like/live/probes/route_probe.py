@@ -17,7 +17,7 @@ from raftmq_wire.codes import RequestCode, ResponseCode
 EVERY_S = 0.2
 LOOK_S = 0.1
 SILENCE_S = 5.0
-"""Seconds after which a request counts as not answered: the registry answers in 4.5."""
+"""Seconds after which a request counts as not answered. The registry answers within 4.5 seconds."""
 STALE_S = 5.0
 """Seconds for which an answer may still name the previous leader. A group tells others of its new leader within a
 second.
@@ -85,8 +85,9 @@ class RouteProbe:
         leaders: Callable[[], dict[int, Leader]],
         at: Callable[[str], tuple[int, int] | None],
     ) -> None:
-        """`leaders` returns group -> (term, node) as the groups say it now. `at` returns (group, node) of an
-        address."""
+        """`ports`: process -> its port. `leaders` returns group -> (term, node), as the groups report it now. `at`
+        returns the (group, node) of an address; None if it is no node's.
+        """
         self._ports, self._topic, self._leaders, self._at = ports, topic, leaders, at
         self._ended = threading.Event()
         self._whole: dict[str, tuple[int, int]] = {}

@@ -78,8 +78,8 @@ class SideWorkload(Lanes):
         return f"{META}-{number}-{self._epochs[number]}"
 
     async def _write_register(self, number: int) -> None:
-        """Creates the register's topic with another number of queues, and sometimes deletes it. The topic is in one
-        group of brokers, because in two a change would be two requests.
+        """Sets the number of queues of the register's topic again and again, and sometimes deletes the topic. The topic
+        is in one group of brokers, because in two a change would be two requests.
         """
         assert self._client is not None
         admin = self._client.admin
@@ -142,7 +142,7 @@ def get_topic(address: str, name: str) -> dict[str, Any]:
     answer."""
     path = f"/v1/topics/{name}?consistency=linearizable"
     try:
-        status, body = exchange(address, "GET", path, timeout_s=ANSWER_S, is_page=True)  # not for its queues
+        status, body = exchange(address, "GET", path, timeout_s=ANSWER_S, is_page=True)  # one page of queues is enough
         answer = json.loads(body)
         if status == 404 and answer["error"]["code"] == "not_found":
             return {"value": None}

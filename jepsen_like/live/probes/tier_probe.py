@@ -24,7 +24,7 @@ KEPT_SEGMENTS = 4
 
 
 def environment(store: Path, segment_bytes: int) -> dict[str, str]:
-    """Returns the settings of every node: a directory as tier, and few segments that stay on the nodes."""
+    """Returns the environment variables of every node: a directory as tier, and few segments that stay on the nodes."""
     return {
         "RAFTMQ_TIER__URL": store.absolute().as_uri(),
         "RAFTMQ_TIER__EVICT": "true",
@@ -74,8 +74,9 @@ class TierProbe:
         )
 
     def scrub(self, node: int, timeout_s: float) -> dict[str, Any]:
-        """Runs a scrub on the leader, which reads all of the tier and sweeps it; returns what it found. Raises OSError
-        if it does not end in time."""
+        """Runs a scrub on `node`, the leader, which reads all of the tier and sweeps it; returns what it found. Raises
+        OSError if it fails or does not end in time.
+        """
         begun = self._subject.request(node, "POST", "/v1/tier/scrub", {"sweeps": True})["number"]
         view: dict[str, Any] = {}
 

@@ -139,7 +139,8 @@ class GroupsScene:
 
     def copy_is_whole(self) -> bool:
         """Returns True if each node of the second group has copied the truth (topics, users and so on) up to the
-        version of the first group, and no finding says otherwise.
+        version of the first group, and no finding says otherwise; False if a node does not answer. Raises OSError if
+        the request for the findings gets no answer.
         """
         views = [self.nodes_of(group) for group in (FIRST_GROUP, SECOND)]
         try:
@@ -157,8 +158,9 @@ class GroupsScene:
         return any(each["code"] == code for each in found)
 
     def finish(self, groups: Sequence[int] = (FIRST_GROUP, SECOND)) -> None:
-        """Ends the load, reads all replicas of these groups and, if the second group is among them, compares the states
-        of its nodes."""
+        """Ends the load, and reads all replicas of these groups into the history. If the second group is among them,
+        stops its nodes and records the digests of their states. Raises StoryEnds.
+        """
         scene = self.scene
         with scene.act("the load ends") as told:
             for wrong in [*self.load.finish(), *self.load.wrong]:
@@ -179,8 +181,9 @@ class GroupsScene:
                 self._sum_up()
 
     def _sum_up(self) -> None:
-        """Compares digests of the states of the second group's nodes. The leader may append an entry of its own between
-        the stops of two nodes. Then the comparison is tried again.
+        """Stops the second group's nodes and records the digests of their states in the history, where a checker
+        compares them. If the leader appended an entry of its own between the stops of two nodes, tries again, up to
+        SUM_UP_TRIES times in all.
         """
         for _ in range(SUM_UP_TRIES):
             self._wait_caught_up(SECOND)

@@ -24,7 +24,9 @@ class OpenLoad:
     def __init__(
         self, servers: str, topic: str, options: list[str], seconds: float, connections: int = CONNECTIONS
     ) -> None:
-        """`options`: options of `raftmq bench open`, such as the rate. `seconds`: length of each run, at least two."""
+        """Starts the generator. `options`: options of `raftmq bench open`, such as the rate. `seconds`: the duration of
+        each run; fewer than 2 count as 2.
+        """
         self.seconds = max(2.0, seconds)
         command = [sys.executable, "-P", "-m", "raftmq", "bench", "open", "--servers", servers]
         command += ["--topic", topic, "--seconds", f"{self.seconds:.1f}", "--connections", str(connections), "--json"]

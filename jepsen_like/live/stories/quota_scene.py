@@ -61,8 +61,8 @@ class QuotaScene:
     # --- quotas ------------------------------------------------------------------------------------------------------
 
     def put(self, rows: dict[str, dict[str, Any] | None], node: int | None = None) -> None:
-        """Sets quotas in one request to the node: subject -> limits, None to remove the subject's quota. Raises
-        OSError.
+        """Sets quotas in one request to `node`; if that is None, to the leader. `rows`: subject -> limits, None to
+        remove the subject's quota. Raises OSError.
         """
         asked = self.scene.stage.leader() if node is None else node
         self.scene.subject.request(asked, "PUT", "/v1/quotas", body_of(rows))
@@ -120,7 +120,9 @@ class QuotaScene:
         return max((state.term for state in self.scene.subject.states().values() if state is not None), default=0)
 
     def inflict(self) -> str:
-        """Applies a randomly drawn fault, and waits for its end; returns its description. Raises StoryEnds."""
+        """Applies a randomly drawn fault, and waits until the cluster is healthy after it; returns its description.
+        Raises StoryEnds.
+        """
         rng = self.scene.rng
         nemesis = rng.choice(FAULTS)
         effect = nemesis.apply(self.scene.stage, rng.uniform(*HOLD_S))
@@ -131,7 +133,7 @@ class QuotaScene:
     # --- the judgement -----------------------------------------------------------------------------------------------
 
     def stored(self) -> list[StoredMessage]:
-        """Reads the topic. Raises RaftMQError."""
+        """Returns all messages of the topic, read from the beginning of each queue. Raises RaftMQError."""
         rows: list[StoredMessage] = []
         for queue in range(QUEUES):
             offset = 0
@@ -174,8 +176,9 @@ class QuotaScene:
         return f"{sent:,} noisy sends, {acked:,} acknowledged, {stored:,} stored"
 
     def flows(self, count: int) -> float:
-        """Sends `count` messages at once and demands that all are stored; returns the seconds that it took. Raises
-        StoryEnds."""
+        """Sends `count` messages at once; returns the seconds until all were acknowledged. Raises StoryEnds if a send
+        fails.
+        """
         begun = time.monotonic()
         with self.mq.producer() as producer:
             sends = [producer.send_soon(self.topic, b"after/%d" % number) for number in range(count)]

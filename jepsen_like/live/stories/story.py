@@ -100,12 +100,12 @@ class Scene:
             self.tell(f"{at_s:6.1f} s   {name} ({took_s:.1f} s){': ' * bool(detail)}{detail}")
 
     def demand(self, holds: bool, what: str) -> None:
-        """Demands a promise; `what` is the proof that it is broken if it does not hold."""
+        """Adds `what`, the proof that a promise is broken, to `broken` unless `holds` is True."""
         if not holds:
             self.broken.append(what)
 
     def gate(self, name: str, value: float, wanted: float, *, at_most: bool = False, told: str = "") -> None:
-        """Adds a measured value that a full run must reach."""
+        """Adds a measured value that must be at least `wanted` in a full run; with `at_most`, at most that."""
         self.gates.append(Gate(name, value, wanted, at_most, told))
 
     @contextlib.contextmanager

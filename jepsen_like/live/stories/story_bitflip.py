@@ -75,7 +75,7 @@ def play(scene: Scene) -> None:
 
 
 def judge(scene: Scene, flips: Flips) -> None:
-    """Demands that all flips were made, and repaired."""
+    """Adds gates: all planned flips were made, and all were repaired, or are made again when needed."""
     kinds, ends, left, wanted = flips
     scene.measured |= {"flips": dict(kinds), "ends": dict(ends)}
     scene.gate("flips", sum(ends.values()), wanted)
@@ -134,8 +134,9 @@ def flip_all(
     provoke: Callable[[Scene, Flip], str] = provoke,
     clock: Callable[[], float] = time.monotonic,
 ) -> Flips:
-    """Flips one byte after the other, each followed by what makes its node notice it, for PLAY_S at most. Raises
-    StoryEnds."""
+    """Flips one byte after the other, and after each flip makes the node notice it. Begins no flip after PLAY_S. Raises
+    StoryEnds.
+    """
     ends: Counter[str] = Counter()
     kinds: Counter[str] = Counter()
     left: list[Flip] = []

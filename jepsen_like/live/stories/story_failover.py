@@ -2,8 +2,8 @@
 killed, hangs, is cut off from the others, and when it is stopped in an orderly way.
 
 All measure what single clients saw. Four writers send all the time. The result of each blow (fault) is the longest
-pause of any writer until the cluster was healthy again: the longest time in which the writer waited and none of its own
-sends succeeded.
+pause of any writer that began before the struck node returned: the longest time in which the writer waited and none of
+its own sends succeeded.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ JOIN_GATE_S, COPY_GATE_S = 20.0, 5.0
 
 
 def play_join(scene: Scene) -> None:
-    """A group joins while nodes of both are killed."""
+    """Plays `group-join`: a second group joins while nodes of both groups are killed."""
     with groups_scene(scene) as groups:
         with scene.act("topics of one group"):
             for topic in ("early", "spread"):
@@ -109,7 +109,7 @@ def _kill_members(scene: Scene, groups: GroupsScene, times: int) -> None:
 
 
 def play_first_lost(scene: Scene) -> None:
-    """All nodes of the first group die, stay away and come back, again and again."""
+    """Plays `first-group-lost`: all nodes of the first group die, stay away and come back, again and again."""
     copies_s: list[float] = []
     gaps_s: list[float] = []
     with groups_scene(scene) as groups:
@@ -123,7 +123,7 @@ def play_first_lost(scene: Scene) -> None:
             scene.stage.sleep(WARM_S)
         with groups.no_key_moves(["both", "first", "second"]):
             for number in range(scene.count(LOSSES)):
-                _goes_on(scene, groups, "before the first one was lost")  # a new consumer group would have to wait
+                _goes_on(scene, groups, "before the first one was lost")  # its consumer groups must be known by then
                 with scene.act("the first group is lost") as told:
                     gaps_s.append(_lose_first(scene, groups, number))
                     told.append(f"the second one's longest pause was {gaps_s[-1]:.2f} s")

@@ -155,8 +155,9 @@ def _calm(scene: Scene, calm_s: float, rate: float) -> Span:
 
 
 def _settle_rate(scene: Scene) -> float:
-    """Sets the load to LOAD_SHARE of what the cluster takes, or to the user's rate; returns the sends per second that
-    are now offered."""
+    """Sets the load to LOAD_SHARE of what the cluster takes; leaves it as it is if the user named a rate. Returns the
+    sends per second that are now offered.
+    """
     load = scene.stage.load
     if scene.rate is not None:
         return scene.rate
@@ -201,7 +202,9 @@ class Rounds:
         return sorted(name for name, count in left.items() if count > 0)
 
     def under_way(self, at_s: float) -> list[str]:
-        """Returns the names of the attacks that were in progress at that time (on the clock of the watch)."""
+        """Returns "ATTACK on node N" for the attacks that were in progress at that time (on the clock of the watch), or
+        ended up to a second before.
+        """
         open_rounds: Counter[str] = Counter()
         with self._lock:
             open_rounds.update(f"{each.attack} on node {each.node}" for when, each in self.begun if when <= at_s)
@@ -285,8 +288,8 @@ def judge_honest(
     p99_max_ms: float = P99_MAX_MS,
     slower_max: float = SLOWER_MAX,
 ) -> None:
-    """Demands that every honest request from the first attack to the last calm was answered, and that the p99 of honest
-    requests is at most `p99_max_ms` or, if that is more, `slower_max` times the p99 of the calms.
+    """Demands that every honest request from the first attack to the last calm was answered. Adds a gate: the p99 of
+    honest sends is at most `p99_max_ms` or, if that is more, `slower_max` times the p99 of the calms.
     """
     whole = [(attacks[0][0], calms[-1][1])]
     by_hand = seen_each(scene.history.ops, attacks)
@@ -323,7 +326,7 @@ def _slowest(by_hand: list[RequestFigures], hands: list[Hand]) -> list[str]:
 
 
 def judge_rounds(scene: Scene, rounds: Rounds, attacked_s: float, plan: Layout) -> None:
-    """Demands that each attack was played as often as planned, and broke no promise."""
+    """Demands that no attack broke a promise. Adds gates: each attack was played, and felt, as often as planned."""
     found: dict[str, list[AttackRound]] = defaultdict(list)
     for _, each in rounds.over:
         found[each.attack].append(each)

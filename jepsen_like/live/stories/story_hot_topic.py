@@ -1,6 +1,6 @@
 """The story `hot-topic`: a topic of one group of brokers takes most of the load and is spread over two by itself.
 
-Beside the writers of that topic, a topic of both groups is sent to and read, which the checkers judge.
+Beside the writers of that topic, clients send to a topic of both groups and read it. The checkers judge what they saw.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _busiest(before: dict[int, float], after: dict[int, float]) -> float:
 
 
 def _judge(scene: Scene, groups: GroupsScene, written: list[Written]) -> int:
-    """Reads the hot topic; returns the number of its messages."""
+    """Reads the hot topic, and demands that it has what its writers were told; returns the number of its messages."""
     with connect(scene.subject.servers, timeout_s=WELL_S, **scene.subject.client_options) as mq:
         groups.mq.admin.create_group("hot-readers")
         with mq.consumer("hot-readers", HOT, follow=False) as consumer:

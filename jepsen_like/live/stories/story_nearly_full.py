@@ -14,7 +14,9 @@ from jepsen_like.live.stories.story import Scene, Story
 from jepsen_like.live.subjects.subject import LoadPlan
 
 DISK_KB_S: Final = 4_000
-"""Kilobytes a second that a node's log takes: few enough for two processors, whose lack is an overload, too."""
+"""Kilobytes per second that a node's log takes. It is so low that two processors keep up with it: if they did not, that
+would be an overload, too.
+"""
 SHARE: Final = 0.8
 STEADY_S: Final = 600.0
 TOPIC: Final = "nearly-full"

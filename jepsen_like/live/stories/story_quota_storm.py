@@ -34,14 +34,12 @@ SETTLE_S: Final = 2.0
 KILLS: Final = 10
 ASKING_S: Final = 5.0
 INTO_S: Final = 0.01
-"""Longest time in seconds from the begin of a change until the leader is killed."""
+"""Longest time in seconds from the beginning of a change until the leader is killed."""
 AWAY_S: Final = (0.3, 1.5)
 PACE_MIN: Final = 20.0
 AFTER: Final = 4 * max(LIMITS)
 AFTER_S: Final = 10.0
-"""Longest time in seconds for sends after the quotas are gone. With its quota the same number of sends would have taken
-twice as long.
-"""
+"""Longest time in seconds for AFTER sends at once, after all quotas were removed."""
 PAUSE_S: Final = 0.01
 TOPICS_S: Final = 0.2
 TOPIC_PATIENCE_S: Final = 1.5
@@ -144,8 +142,8 @@ def _topics_come_and_go(scene: Scene, quotas: QuotaScene) -> Iterator[None]:
 
 
 def _judge_calm(scene: Scene, watch: Watch, terms: int) -> None:
-    """Demands that no node ended and that leader and term stayed. If the machine itself stood still at the time of a
-    change of leader, that is a doubt and not a broken promise.
+    """Demands that no new term began (`terms` is their number). If the machine itself stood still for more than a
+    second, a new term is a doubt and not a broken promise.
     """
     if terms and (late := max((late for _, late in watch.late), default=0.0)) > 1.0:
         scene.doubts.append(f"leadership changed, and the machine stood still for {late:.1f} s")

@@ -67,7 +67,9 @@ class _Lost:
     def __init__(self, scene: Scene, groups: GroupsScene, registry: RunRegistry) -> None:
         self.scene, self.groups, self.registry = scene, groups, registry
         self.accepted_s: list[float] = []
-        """Per round: seconds from the return of a majority until an operation was accepted."""
+        """Seconds until an operation was accepted: from the return of a majority or, if there was one all the time,
+        from the fault. A round in which only the leader has a fault adds a second number, from the end of the fault.
+        """
         self.writes_lost = 0
         """Number of writes that power failures lost, because no sync had covered them."""
         self.served_s: list[float] = []
@@ -150,7 +152,9 @@ class _Lost:
         return f"{kind}: an operation was accepted after {took_s:.1f} s"
 
     def _leader(self) -> int:
-        """Returns the process that leads, according to what the processes sent to nodes."""
+        """Returns the process that leads, according to the reports that nodes have of the processes; the first process
+        if the node does not answer.
+        """
         nodes = self.groups.nodes_of(FIRST_GROUP)
         with contextlib.suppress(OSError):
             return self.registry.leader(nodes.request(nodes.node_ids[0], "GET", "/v1/registry")["processes"])
@@ -251,8 +255,9 @@ class _Lost:
     @contextlib.contextmanager
     def _new_client(self, comes: bool) -> Iterator[list[float]]:
         """A context during which the registry is away. If `comes`, a new client that knows only the registry is started
-        in the middle of that time, and must be served after the registry is back. Yields a list, to which the caller
-        adds the moment (monotonic) from which the registry counts as back."""
+        during that time, and must be served after the registry is back. Yields a list, to which the caller adds the
+        moment (monotonic) from which the registry counts as back. Adds to `served_s`.
+        """
         since: list[float] = []
         ended: list[float] = []
         thread = threading.Thread(target=self._come, args=(ended,), name="new-client")

@@ -69,8 +69,9 @@ def _blows(scene: Scene) -> list[tuple[str, tuple[str, StoreBlow]]]:
 
 
 def _blow(scene: Scene, probe: TierProbe, messages: KeyedMessages, chunk: int, point: str, strike: StoreBlow) -> str:
-    """Holds the leader at the failpoint, applies the blow, and waits until the tier has the upload that was in
-    progress."""
+    """Holds the leader at the failpoint, applies the blow, and waits until the tier has all sealed segments. Raises
+    StoryEnds.
+    """
     leader = scene.stage.leader()
     scene.subject.set_failpoint(leader, point, "hold")
     _fill(scene, messages, chunk, lambda: scene.subject.failpoint_waiting(leader).get(point, 0) > 0)
@@ -111,7 +112,9 @@ def _cut_off(scene: Scene, probe: TierProbe, leader: int, point: str) -> str:
 
 
 def _fill(scene: Scene, messages: KeyedMessages, chunk: int, reached: Callable[[], bool]) -> None:
-    """Sends messages until `reached` is true. Raises StoryEnds if that takes too many messages."""
+    """Sends messages until `reached` returns True. Raises StoryEnds if no message of a chunk was acknowledged, or if
+    there are no more.
+    """
     while not reached():
         if messages.send(chunk) is None:
             raise StoryEnds(f"of {messages.sent} messages the last {chunk} were not acknowledged, or there are no more")

@@ -60,8 +60,9 @@ def _grow(scene: Scene, size: int) -> None:
 
 
 def _restart(scene: Scene, seen: list[QueueEnds]) -> Restart:
-    """Kills a random node, starts it again, waits until it serves and has applied its former entries; compares its
-    rows."""
+    """Kills a random node, starts it again, and waits until it serves and has applied its former entries. Checks that
+    its queues have no fewer rows than at any earlier reading of the same entries. Raises StoryEnds.
+    """
     subject, node = scene.subject, scene.rng.choice(scene.subject.node_ids)
     before = _rows(scene, node)
     log_bytes = scene.stage.load.position
@@ -85,7 +86,7 @@ def _restart(scene: Scene, seen: list[QueueEnds]) -> Restart:
 
 
 def _rows(scene: Scene, node: int) -> QueueEnds:
-    """Returns the node's rows. Raises StoryEnds if it does not answer in time."""
+    """Returns the ends of the node's queues. Raises StoryEnds if the node does not answer in time."""
     deadline = time.monotonic() + BACK_S
     while True:
         try:
@@ -97,8 +98,8 @@ def _rows(scene: Scene, node: int) -> QueueEnds:
 
 
 def _rows_from(scene: Scene, node: int, applied: int) -> QueueEnds:
-    """Returns the node's rows once it has applied the entry with index `applied`. Raises StoryEnds if it does not in
-    time.
+    """Returns the ends of the node's queues once it has applied the entry with index `applied`. Raises StoryEnds if it
+    does not in time.
     """
     deadline = time.monotonic() + BACK_S
     while (rows := _rows(scene, node)).above < applied:

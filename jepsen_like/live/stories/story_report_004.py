@@ -32,13 +32,15 @@ NORMAL_S, SURGE_S, WITHOUT_S = 30.0, 120.0, 60.0
 TOPIC = "surge"
 GOODPUT_MIN = 0.9
 SLOWER_MAX, P99_MIN_MS = 3.0, 100.0
-"""The p99 of the surge may be that much higher than the normal one, or P99_MIN_MS if that is more."""
+"""The p99 of the surge may be SLOWER_MAX times the normal p99, or P99_MIN_MS milliseconds if that is more."""
 LATE_MAX = 0.01
 """Highest share of sends that the load generator may send late."""
 MEMORY_MAX = 200 << 20
 """Bytes by which a node's memory may grow."""
 LAG_FACTOR = 1.5
-"""The follower's lag must be gone within this factor of the time that the slow disk needs for the lag's bytes."""
+"""The follower's lag must be gone within this factor of the time that the slow disk needs for the lag's bytes, plus two
+seconds.
+"""
 STEADY_MAX = 1.3
 """The factor by which the time of a fixed piece of work may differ between the beginning and the end of the run."""
 WORK = 2_000_000

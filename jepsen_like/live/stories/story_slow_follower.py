@@ -1,9 +1,9 @@
 """The story `slow-follower`: the disk of one follower becomes slow, and recovers, under a steady load.
 
-A random follower syncs in 800 ms, or takes half of the bytes that arrive and later more than that. Nothing may wait for
-the slow follower: the clients' latency stays low, no send is refused or unknown, and leadership stays. A finding must
-report the follower within 15 s, with a forecast if its lag grows. Once the lag shrinks, it must be gone at the forecast
-time.
+A random follower syncs in 800 ms, or its disk takes half of the bytes that arrive, and later more than arrive. Nothing
+may wait for the slow follower: the clients' latency stays low, no send is refused or unknown, and leadership stays. A
+finding must report the follower within 15 s, with a forecast if its lag grows. Once the lag shrinks, it must be gone
+soon after the forecast time at the latest (FORECAST_FACTOR, FORECAST_S).
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ alarm's window.
 """
 TOPIC: Final = "slow-follower"
 SLOWER_MAX, P99_MIN_MS = 3.0, 100.0
-"""The p99 beside a slow follower may be that much higher than before, or P99_MIN_MS if that is more."""
+"""The p99 beside a slow follower may be SLOWER_MAX times that of the normal load, or P99_MIN_MS milliseconds if that is
+more.
+"""
 FORECAST_MAX_S: Final = 20.0
 """Longest time in seconds until a finding reports a growing lag. The lag must first have lasted for a while."""
 FORECAST_FACTOR, FORECAST_S = 2.0, 10.0

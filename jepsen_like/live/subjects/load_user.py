@@ -33,7 +33,7 @@ def rights(topic: str, group: str) -> dict[str, list[str]]:
 
 
 class LoadUser:
-    """Name, secret and token of the user."""
+    """The secret and the token of the user."""
 
     def __init__(self) -> None:
         self.secret: Final = secrets.token_urlsafe(24)

@@ -47,8 +47,9 @@ class Swept(msgspec.Struct, frozen=True):
 
 
 def state_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """Returns the folder that holds the lists of all runs; it is private to the user. Raises LocalError if another user
-    owns it."""
+    """Returns the folder that holds the lists of all runs; makes it, private to the user, if it is missing. Raises
+    LocalError if it is no directory, or if another user owns it.
+    """
     named = (os.environ if environ is None else environ).get(FOLDER_VARIABLE)
     folder = Path(named) if named else Path(tempfile.gettempdir()) / f"raftmq-chaos-{os.getuid()}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -125,8 +126,8 @@ def sweep(folder: Path) -> Swept:
 
 @contextlib.contextmanager
 def owning(folder: Path, tell: Callable[[str], None]) -> Iterator[Owned]:
-    """A context that first sweeps what dead runs left. Yields the list of what this run owns, and closes the list when
-    the run has cleaned up.
+    """A context that first sweeps what dead runs left. Yields the list of what this run owns, and deletes the list at
+    the end of the context, by which the run must have cleaned up.
     """
     state = state_folder()
     swept = sweep(state)

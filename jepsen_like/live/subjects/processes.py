@@ -64,7 +64,9 @@ class Processes:
         return -1
 
     def is_running(self, node: int) -> bool:
-        """Returns True if the node's process runs. If it ended by itself, its exit code is added to `exits`."""
+        """Returns True if the node's process runs. If it ended by itself, adds its exit code to `exits`, unless SIGKILL
+        ended it.
+        """
         child = self._children.get(node)
         if child is None:
             return False
@@ -92,7 +94,9 @@ class Processes:
         return child.kill
 
     def kill(self, node: int) -> bool:
-        """Kills the node (SIGKILL) and waits until it has ended. Returns False if it did not run."""
+        """Kills the node (SIGKILL) and waits until it has ended. Returns False if it did not run, or ended by itself
+        at that moment.
+        """
         if not self.is_running(node):
             return False
         child = self._children[node]
@@ -160,7 +164,9 @@ class OfProcesses:
         return self.processes.aim(node)
 
     def kill(self, node: int) -> bool:
-        """Kills the process (SIGKILL) and waits until it has ended. Returns False if it did not run."""
+        """Kills the node (SIGKILL) and waits until it has ended. Returns False if it did not run, or ended by itself
+        at that moment.
+        """
         return self.processes.kill(node)
 
     def terminate(self, node: int) -> bool:

@@ -122,8 +122,9 @@ class PySyncObjSubject(OfProcesses):
         self.processes.start(node, command, home / "node.log", dict(os.environ))
 
     def terminate(self, node: int) -> bool:
-        """Implements `Subject.terminate`. pysyncobj has no orderly stop of its own: SIGTERM ends the process at
-        once."""
+        """Ends the node's process with SIGTERM: pysyncobj has no orderly stop of its own. Returns True if the process
+        does not run afterwards.
+        """
         self.processes.terminate(node)
         return not self.processes.is_running(node)
 

@@ -99,8 +99,9 @@ class RaftMQNodes(OfProcesses):
         return {"node": node_number(node.id, node.group), **group}
 
     def run(self, node: int, environment: dict[str, str], files_max: int | None = None) -> None:
-        """Starts the process of a node that does not run, with these environment variables in addition, and that many
-        files and connections; None: as many as this process may have."""
+        """Starts the process of a node that does not run, with these environment variables in addition. `files_max`:
+        how many files and connections it may have open; None: as many as this process.
+        """
         record = self._node(node)
         command = [sys.executable, "-P", "-m", record.module, "--config", str(record.config_path)]
         if files_max is not None:

@@ -60,7 +60,8 @@ _CAPABILITIES = frozenset(
 
 class RaftMQSubject(RaftMQNodes):
     """A `Subject` of RaftMQ nodes. `environment(node)` returns the environment variables that a process gets in
-    addition: the shim's settings."""
+    addition, such as the shim's settings.
+    """
 
     name = "raftmq"
     topic = TOPIC
@@ -113,7 +114,9 @@ class RaftMQSubject(RaftMQNodes):
         self.fabric = Fabric({node.id: node.peer_port for node in self.nodes}, seed, owner=processes.owner)
 
     def start(self) -> None:
-        """Makes and starts all nodes and waits until the leader accepts writes. Raises LocalError."""
+        """Makes and starts all nodes, and waits until the leader accepts writes. Then creates the load's topic and
+        group, unless the cluster is to stay empty. Raises LocalError.
+        """
         check_ports(self.nodes)
         write_configs(self.nodes, failpoints=True)
         for node in self.nodes:
@@ -147,7 +150,7 @@ class RaftMQSubject(RaftMQNodes):
             provide_key(self.data, [node])
 
     def configure(self, node: int, change: Callable[[Config], Config]) -> None:
-        """Changes the file of a node that runs, and lets it read the file again. Raises OSError."""
+        """Changes the configuration file of a running node, and makes the node read it again. Raises OSError."""
         file = self._node(node).config_path
         file.write_text(dump(change(load(file))), encoding="utf-8")
         self.request(node, "POST", "/v1/config/reload")
@@ -211,7 +214,7 @@ class RaftMQSubject(RaftMQNodes):
                 self._load_user.make(mq, self._node(leader), self.nodes, TOPIC, GROUP)
 
     def stop(self) -> None:
-        """Stops all nodes, including paused ones."""
+        """Stops all nodes, including paused ones, and the proxies."""
         self.processes.stop_all()
         self.fabric.close()
         self._pool.shutdown()
@@ -229,7 +232,9 @@ class RaftMQSubject(RaftMQNodes):
         return int(view["parkings"]), bool(view["parked"])
 
     def transfer(self, leader: int, to: int) -> bool:
-        """Asks for a transfer of leadership; returns True if `to` leads. Raises OSError if there is no answer."""
+        """Asks for a transfer of leadership; returns True if the answer says that `to` leads, False for another answer
+        or a refusal. Raises OSError if there is no answer.
+        """
         try:
             return bool(self.request(leader, "POST", "/v1/leader/transfer", {"to": to})["leader"] == to)
         except urllib.error.HTTPError:

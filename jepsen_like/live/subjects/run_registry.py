@@ -35,13 +35,13 @@ port, such as the proxies.
 
 
 class Disk(Protocol):
-    """The disk of a process on which power can fail, and space end."""
+    """The disk of a process. Its power can fail, and it can fill up."""
 
     def environment(self) -> dict[str, str]:
         """Returns the environment of the next process."""
 
     def set_full(self, full: bool) -> None:
-        """Makes every write fail for want of space, or ends that."""
+        """If `full`, makes every write fail for want of space; else lets writes succeed again."""
 
     def lose_unsynced(self, rng: random.Random, survive: float) -> int:
         """Changes the disk as a power failure would. Each unsynced write survives with probability `survive`. Returns

@@ -116,7 +116,9 @@ class Subject(Protocol):
         """Finds the node's process now, and returns a function that kills it (-9) at once."""
 
     def kill(self, node: int) -> bool:
-        """Kills the node (SIGKILL) and waits until it has ended. Returns False if it did not run."""
+        """Kills the node (SIGKILL) and waits until it has ended. Returns False if it did not run, or ended by itself
+        at that moment.
+        """
 
     def terminate(self, node: int) -> bool:
         """Stops the node in an orderly way. Returns False if it did not run or had to be killed."""
@@ -137,7 +139,7 @@ class Subject(Protocol):
         """Reads every replica to its end into the history (`read`); returns the number of rows."""
 
     def evidence(self) -> list[str]:
-        """Returns the lines of the nodes' own logs that report a loss."""
+        """Returns lines about the nodes' own logs that may explain a broken promise; [] if there are none."""
 
 
 def leader_of(states: dict[int, NodeState | None]) -> int | None:

@@ -1,7 +1,8 @@
-"""Decides when a message that was acknowledged at a weaker level may be lost: each level's row of docs/guarantees.md.
+"""Decides whether a message that was acknowledged at a weaker level may be lost, as docs/guarantees.md says per level.
 
 The decision follows from the events of machines and the leaders between two times: when the message was sent, and when
-the first node applied the entry at its place. From the second on the message has the full promise, or is lost already.
+a node first applied a message at its offset. From the second time on the message has the full promise, or is lost
+already.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class Excuses:
         """Queue -> time in seconds at which each offset was first applied by any node, by offset."""
 
     def ended(self, node: NodeId, how: str) -> None:
-        """Records that a node's process ended. An orderly stop loses nothing."""
+        """Records that a node's process ended. `how` is "stopped", "kill", "power" or a failure. An orderly stop
+        ("stopped") is not recorded, because it loses nothing; a failure counts as a power failure."""
         if how != "stopped":
             self.happened(node, "end" if how == "kill" else "power")
 
@@ -56,7 +58,8 @@ class Excuses:
                 known.extend([self._now()] * (count - len(known)))
 
     def allow(self, level: str, queue: Queue, offset: int, sent_s: float, options: Options) -> bool:
-        """Returns True if the message that was acknowledged at this offset and level may be lost."""
+        """Returns True if the message that was sent at `sent_s` (virtual seconds) and acknowledged at this offset and
+        level may be lost."""
         decided = self._decided.get(queue, ())
         until_s = decided[offset] if offset < len(decided) else math.inf
         at = bisect_left(self._events, sent_s, key=lambda event: event.at_s)

@@ -1,5 +1,5 @@
-"""The content that a machine's disk should have, derived from what its lanes did; compared with the disk after each
-restart."""
+"""Follows what a machine's lanes do, so that it knows what the machine's disk should contain, and compares that with
+the disk after each restart."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from raftlog.types import EMPTY_TAIL, Entry, LogTail
 
 
 class DurableLog:
-    """The entries that one node's append lane wrote and synced, as a `StoredLog` for invariants.
+    """The entries that one node's append lane wrote and synced. The invariants read them as they read a node's log
+    (`StoredLog`, the core's view of its stored log).
 
     It begins with the GENESIS entry or, if a snapshot replaced the log, with the entries that the snapshot brought.
     Trimmed entries stay in it.
@@ -29,7 +30,7 @@ class DurableLog:
 
     @property
     def tail(self) -> LogTail:
-        """Index and term of the last known entry."""
+        """Index and term of the last known entry. The other fields are those of an empty log."""
         last = self.entries[-1]
         return EMPTY_TAIL._replace(index=last.index, term=last.term)
 
@@ -71,8 +72,9 @@ class DurableLog:
     # --- after a restart ---------------------------------------------------------------------------------------------
 
     def missing(self, machine: Machine, log: SegmentedLog) -> Iterator[str]:
-        """Yields a line for each entry that should be on the disk and is not. Reads the bytes from the simulated disk:
-        a read by the node would let the node find damage sooner than it would by itself."""
+        """Yields a line for each entry that should be on the disk and is not. Trimmed entries, and entries in which a
+        bit has flipped, are skipped. Reads the bytes from the simulated disk: a read by the node would let the node
+        find damage sooner than it would by itself."""
         for entry in self.entries:
             if entry.index in machine.rotten or entry.index < log.first_index:
                 continue

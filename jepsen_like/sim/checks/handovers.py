@@ -3,8 +3,8 @@ leader's log.
 
 A leader that transfers leadership takes no more proposals and waits until its successor has all of its log on disk
 (thesis 3.10). So a successor that campaigns because of TimeoutNow, while the old leader still waits for it, has
-everything that the old leader ever acknowledged, at whatever level: its reign continues the old one, and is no excuse
-for a loss (`allowed_losses`).
+everything that the old leader ever acknowledged, at any level. The successor's reign continues the old one, and is no
+excuse for a lost message (`allowed_losses`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from raftlog.types import NOBODY, EntryId, NodeId, Role
 
 
 class Reign:
-    """One node's leadership in one term, as long as its process believes in it. Times are in seconds."""
+    """One node's leadership in one term. It ends when the node no longer takes itself for the leader of that term, or
+    when the node's process ends. Times are in seconds."""
 
     __slots__ = ("begun_s", "ended_s", "house", "node", "term")
 
     def __init__(self, node: NodeId, term: int, begun_s: float, house: int) -> None:
-        """`house`: identifies a chain of leaders each of which transferred leadership to the next, by the term of the
-        first."""
+        """`house`: the term of the first leader in a chain of leaders, each of which transferred leadership to the
+        next. The number identifies the chain."""
         self.node, self.term, self.begun_s, self.house = node, term, begun_s, house
         self.ended_s = math.inf
 

@@ -1,5 +1,5 @@
-"""Checks that every message is found by each of its keys. Digests do not detect this: a row that all replicas lack
-alike changes no digest."""
+"""Checks that every message is found by each of its keys. A comparison of the replicas' digests does not detect an
+index row that all replicas lack."""
 
 from __future__ import annotations
 

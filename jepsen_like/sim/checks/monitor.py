@@ -91,7 +91,8 @@ def _judged_silence(why: str) -> bool:
 
 
 class Violation(NamedTuple):
-    """A broken promise: the checker that found it, a description, and the time in seconds and number of the event."""
+    """A broken promise: the checker that found it, a description, and the virtual time in seconds and the number of the
+    event at which it was found."""
 
     checker: str
     what: str
@@ -100,7 +101,7 @@ class Violation(NamedTuple):
 
 
 class AppliedUsers(Protocol):
-    """A check that follows what nodes apply (`jepsen_like.sim.users.access_check`)."""
+    """A check that follows what nodes apply, such as that of users (`jepsen_like.sim.users.access_check`)."""
 
     def started(self, machine: Machine) -> None:
         """Called when a node has recovered, or has installed a snapshot."""
@@ -133,8 +134,9 @@ class Monitor:
         self.leaders: dict[int, NodeId] = {}
         """Term -> the node that led it."""
         self.followed: set[NodeId] = set()
-        """Nodes that other nodes have followed as leader. A node that dies in the turn of its election is among them,
-        too (seed 995000596).
+        """Ids of the nodes that some member took for the leader after a turn of its driver, itself included; 0 stands
+        for no leader. A leader that died in the turn of its election is among them only because other nodes followed it
+        (seed 995000596).
         """
         self.log_time_off_ms = 0
         """Largest difference in milliseconds between log time and true time at the start of any leader's term. Two
@@ -167,7 +169,8 @@ class Monitor:
         self.levels: AppliedUsers | None = None
         """Check of the cluster's feature level; None unless nodes of two versions run."""
         self.truth: AppliedTruth | None = None
-        """Check of copies of the truth; None unless a second group of brokers is added."""
+        """Check of copies of the truth (topics, users and all else that groups of brokers have in common); None unless
+        a second group is added."""
         self.tier: TierCheck | None = None
         """Check of tiered storage; None in runs without it."""
         self.reigns = Reigns(self.report)
@@ -215,7 +218,7 @@ class Monitor:
     # --- after each event --------------------------------------------------------------------------------------------
 
     def after_event(self, process: Process) -> None:
-        """Checks the member whose driver has just run a turn."""
+        """Checks a member after a callback of its process, if its driver has run a turn since the last check."""
         machine = self._process.get(process)
         if machine is None or machine.node is None or machine.process is not process:
             return
@@ -398,7 +401,7 @@ class Monitor:
             if not self.black_box:
                 self._drained_append(machine.node_id, jobs, done)
         elif lane == "append":
-            self.sometimes["disk full"] += 1  # how much was written is seen with the rest, or after a restart
+            self.sometimes["disk full"] += 1  # the entries are checked when the lane goes on, or after a restart
         elif lane == "apply" and not self.black_box:
             self._drained_apply(machine, batch)
         self.on_drained(machine, lane, batch, done)
@@ -439,7 +442,7 @@ class Monitor:
             self.sometimes["backfill finished"] += 1
 
     def same_sums(self, machine: Machine) -> None:
-        """Checks that replicas which have applied up to the same index have equal rows."""
+        """Checks that replicas which have applied up to the same index have equal digests of their rows."""
         assert machine.node is not None
         index = machine.node.state.applied.index
         sums = machine.kv.sums
@@ -504,7 +507,7 @@ class Monitor:
             self.sometimes["leader died during a change of members"] += 1
 
     def broken(self, what: str, error: BaseException) -> None:
-        """Reports a node that ended or failed to start by itself."""
+        """Reports a node that ended by itself, or that failed to start. `what` names the node."""
         self.report("node", f"{what}: {type(error).__name__}: {error}")
 
 
@@ -517,7 +520,8 @@ def _require_whole(raft: Raft, missing_bytes: int) -> None:
 
 
 def _require_plain(node: Node) -> None:
-    """Checks that no client waits for the disk of a voter from which an entry is held back."""
+    """Raises InvariantViolationError if the node holds back an entry that contains a send of another level than
+    quorum+fsync (0): such a send may wait for the disk of the very voter that does not get the entry yet."""
     assert node.thrift is not None
     for queued in node.thrift.appends.held.values():
         for entry in (entry for append in queued for entry in append.entries):

@@ -1,10 +1,9 @@
-"""Checks orderly stops (SIGTERM; a restart within the process is one too): the promises of such a stop to the next
-start.
+"""Checks what an orderly stop (after SIGTERM, or for a restart within the process) promises to the node's next start.
 
-Whatever happens to the machine between the two, including a loss of power, the next start finds the whole log and all
-rows, and has nothing to repair. The promises of a stop to clients are checked elsewhere, with all answers: no send that
-the stopping node took is answered as failed and yet is in the log (checker `log`), and its successor has everything
-(`handovers`).
+Whatever happens to the machine between the stop and the start, including a loss of power, the next start finds the
+whole log and all rows, and has nothing to repair. Other checks judge what a stop promises to clients: no send that the
+stopping node took is answered as failed and yet is in the log (checker `log`), and the node's successor as leader has
+everything (`handovers`).
 """
 
 from __future__ import annotations
@@ -28,15 +27,16 @@ class StoppedNode(NamedTuple):
 
 
 class OrderlyStops:
-    """The check itself. The monitor reports closed, ended and started nodes to it. Reports under the name `stop`."""
+    """Compares what each node finds at a start with what it left at an orderly stop. The monitor tells it of closed,
+    ended and started nodes. Reports under the name `stop`."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
         self._left: dict[NodeId, StoppedNode] = {}
 
     def closed(self, machine: Machine, node: Node) -> None:
-        """Records what a node leaves on disk when it is closed, before its process ends. With a full or failed disk no
-        orderly stop is possible, so nothing is recorded."""
+        """Records what a node leaves on disk when it is closed, before its process ends, and reports rows that are not
+        synced. With a full or failed disk no orderly stop is possible, so nothing is checked or recorded."""
         self._left.pop(machine.node_id, None)
         if node.failure is not None or machine.fs.failed or machine.fs.space_left < 1 << 30:
             return
@@ -53,7 +53,8 @@ class OrderlyStops:
             self._left.pop(machine.node_id, None)
 
     def started(self, machine: Machine) -> None:
-        """Checks a node that has recovered from its disk after an orderly stop."""
+        """Checks a node that has recovered from its disk after an orderly stop. A node that was installing a snapshot,
+        or on whose disk a bit has flipped, is not checked."""
         left = self._left.pop(machine.node_id, None)
         if left is None or machine.was_installing or machine.rotten:
             return

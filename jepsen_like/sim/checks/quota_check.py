@@ -33,7 +33,7 @@ class _InForce(NamedTuple):
 
 
 class QuotaCheck:
-    """The check of one topic's quota of messages sent. Times are virtual seconds."""
+    """Compares the acknowledged sends to one topic with the topic's quota of messages. Times are virtual seconds."""
 
     def __init__(
         self,

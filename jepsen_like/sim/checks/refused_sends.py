@@ -1,8 +1,8 @@
 """Collects the sends that nodes refused for now, or gave up with an unknown outcome because no leader answered in time,
 including those whose client had closed its connection before the answer.
 
-Such a client sends the message again, after later ones that were accepted: the order of its calls is lost, as
-docs/client.md says, and the client cannot know.
+Such a client sends the message again, after later ones that were accepted. The order of its calls is then lost, as
+docs/client.md says, and the client cannot notice the loss.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Refusals:
         self._watched: WeakSet[Node] = WeakSet()
 
     def watch(self, node: Node) -> None:
-        """Hooks into a node that has started, to see the refusals of its own and of the requests that it forwards. Does
-        nothing the second time."""
+        """Hooks into a node that has started, to see the sends that the node refuses or gives up, among them those that
+        it has forwarded to the leader. A second call for the same node does nothing."""
         if node in self._watched:
             return
         self._watched.add(node)
@@ -46,7 +46,7 @@ class Refusals:
 
         def on_handed_back(forward_id: int, held: Any) -> None:
             handed_back(forward_id, held)
-            if forward_id not in forwarder._held:  # a later request has overtaken this one
+            if forward_id not in forwarder._held:  # refused, because a later request has overtaken this one
                 self._note([held.frame.body])
 
         forwarder._on_handed_back = on_handed_back

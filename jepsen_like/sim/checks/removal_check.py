@@ -2,8 +2,8 @@
 (docs/adr/0082).
 
 - No slice removes more rows than it may, however much there is to remove.
-- While a node removes something, it shows no message of a deleted topic, and no group's offset, lock or reset in one.
-  The queues of other topics end where they did. Once a staged write is committed, no attempt at it is open.
+- While a node removes something, it shows no message of a deleted topic, and no group's offset, lock or reset in such a
+  topic. The queues of other topics end where they did. Once a staged write is committed, no attempt at it is open.
 - A removal ends: a leader that takes writes continues it.
 """
 
@@ -28,13 +28,16 @@ CHECKER = "removals"
 PATIENCE_S = 5.0
 """Longest virtual time in seconds that a leader may take until its next slice."""
 REMOVED = frozenset((CQ, DEDUP, OFFSETS, LOCKS, RESETS, TRANS))
-"""Row families from which slices remove rows. An entry that begins a segment also closes a bucket of the index."""
+"""Row families whose removed rows are counted. The index is not among them: an entry that begins a segment also closes
+a bucket of the index, which changes its rows."""
 ROWS_PER_ROW = 2
-"""Rows removed per row counted: the removal of a unique-key row also removes the row that finds it by its time."""
+"""Most rows that are removed for one row that a slice counts: the removal of a unique-key row also removes the row by
+which it is found by time."""
 
 
 class RemovalCheck:
-    """The check itself, called with what nodes write and apply. `report` takes the checker's name and what is wrong."""
+    """Checks the slices that nodes write and the states that they have while they remove rows. `report` takes the
+    checker's name and what is wrong."""
 
     def __init__(self, report: Report, rows_max: int) -> None:
         """`rows_max`: number of rows that one slice may remove."""
@@ -42,7 +45,7 @@ class RemovalCheck:
         self._rows_max = rows_max * ROWS_PER_ROW
         self._standstill = Standstill(PATIENCE_S)
         self._slices = 0
-        """Number of slices that nodes have applied."""
+        """Number of slices that nodes have written. Each node counts."""
         self._removing: set[int] = set()
         """Nodes that still had something to remove after their last apply."""
 
@@ -99,7 +102,7 @@ class RemovalCheck:
 
     def goes_on(self, machine: Machine, now_s: float) -> None:
         """Reports a leader that takes writes and has rows to remove, but has removed no slice for PATIENCE_S seconds.
-        It is called again and again.
+        The monitor calls this after each drain of the retention lane.
         """
         node = machine.node
         if node is None or not node.state.removing or not node.serving.proposals.open:

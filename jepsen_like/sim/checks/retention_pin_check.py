@@ -1,5 +1,5 @@
 """Checks, from the entries of the log, that messages which wait (scheduled, half or staged) hold back the trimming of
-the log, and are stored once more further on when the log is to be trimmed (docs/adr/0054).
+the log until they are stored again at a later position (docs/adr/0054).
 
 - A TRIM never removes a message that still waits. Before it, the message was delivered, dropped or ended, or stored
   again at a later position.
@@ -32,6 +32,7 @@ class _Row(NamedTuple):
     """Scheduled messages that one row lists: their due time and their places in the log."""
 
     due_ms: int
+    """Log time at which the messages are due. For staged messages it is STAGED_DUE plus the number of their attempt."""
     firsts: tuple[int, ...]
     """Byte position at which each message was first stored."""
     places: tuple[int, ...]
@@ -44,7 +45,8 @@ class _Row(NamedTuple):
 
 
 class PinCheck:
-    """The check itself, called with each entry of the log once. `report` takes the checker's name and what is wrong."""
+    """Keeps its own model of the messages that wait, from each entry of the log once, and checks entries and nodes
+    against it. `report` takes the checker's name and what is wrong."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -74,7 +76,8 @@ class PinCheck:
             self._trim(entry)
 
     def compare(self, node: int, state: BrokerState) -> None:
-        """Compares the counters of waiting messages of a node that has applied exactly the entries learned so far."""
+        """Compares a node's counters of waiting messages with the check's own. The node must have applied exactly the
+        entries that the check has learned."""
         found = state.timers.counts.pending + state.writes.left, state.halves.pending.count
         if found != (self._pending, len(self._halves)):
             waiting = f"{self._pending} scheduled or staged and {len(self._halves)} half messages wait"

@@ -27,7 +27,7 @@ class _Attempt:
 
 
 class WriteCheck:
-    """The check itself, called with the commands and staged rows of the log in their order."""
+    """Keeps its own model of staged writes, from the commands and staged rows of the log in their order."""
 
     def __init__(self) -> None:
         self._attempts: dict[int, _Attempt] = {}
@@ -61,7 +61,8 @@ class WriteCheck:
             self._committed.pop(command.name, None)
 
     def stages(self, number: int, count: int) -> bool:
-        """Records messages that are staged for the attempt; returns True if they count, because the attempt is open."""
+        """Records `count` messages that are staged for the attempt. Returns True if the attempt is open; otherwise they
+        do not count."""
         attempt = self._attempts.get(number)
         if attempt is None or attempt.state != OPEN:
             return False
@@ -70,7 +71,8 @@ class WriteCheck:
         return True
 
     def ends(self, number: int, count: int) -> str:
-        """Records that messages of the attempt are copied or dropped; returns the state that the attempt had."""
+        """Records that `count` messages of the attempt are copied or dropped. Returns the attempt's state, "unknown" if
+        there is no such attempt."""
         attempt = self._attempts.get(number)
         if attempt is None:
             return "unknown"
@@ -96,7 +98,8 @@ class WriteCheck:
             self._committed[name] = write
 
     def _whole(self, name: str, write: int, winners: dict[int, int]) -> bool:
-        """Returns True if all of these attempts are open ones at the write and have this number of messages each."""
+        """Returns True if every attempt in `winners` (attempt -> number of messages that it must have) is open, belongs
+        to this name and write, and has that number of messages."""
         for number, count in winners.items():
             attempt = self._attempts.get(number)
             if attempt is None or attempt.state != OPEN or attempt.count != count:
@@ -106,7 +109,7 @@ class WriteCheck:
         return True
 
     def _settle(self, name: str, write: int, winners: Collection[int]) -> None:
-        """Commits the winners and discards what else is open of the name up to the write."""
+        """Commits the winners, and discards every other open attempt of the name at this write or an earlier one."""
         for number, attempt in list(self._attempts.items()):
             if number not in winners and attempt.name == name and attempt.write <= write:
                 self._end(number, DISCARDED)
@@ -125,7 +128,7 @@ class WriteCheck:
             if by == decider:
                 del self._prepared[name]
                 for number in winners:
-                    self._attempts[number].state = OPEN  # the state is as it was before
+                    self._attempts[number].state = OPEN  # `_end` ends only open attempts
                 if committed:
                     self._settle(name, write, winners)
                     self._committed[name] = max(write, self._committed.get(name, -1))

@@ -8,14 +8,14 @@ if TYPE_CHECKING:
     from cluster.node.node import Node
 
 ENTRIES_MAX = 64
-"""Number of entries. A leader that has applied more of them since its last progress has no proposed slice left in its
-log.
+"""Number of entries. A leader that has applied more than this many entries beyond the end that its log had at the last
+progress has no slice left in its log that was proposed before.
 """
 
 
 class _Progress(NamedTuple):
-    """The last progress under one leader: the progress, the time in seconds, and the last index of the leader's log
-    then."""
+    """The last progress under one leader: the leader's term with the progress, the time in seconds, and the last index
+    of the leader's log at that time."""
 
     place: tuple[object, ...]
     since_s: float
@@ -23,7 +23,8 @@ class _Progress(NamedTuple):
 
 
 class Standstill:
-    """Remembers the last progress. `patience_s` is the longest virtual time in seconds that may pass until the next."""
+    """Remembers the last progress of a leader's work. `patience_s` is the longest virtual time in seconds that may pass
+    until the next progress."""
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s

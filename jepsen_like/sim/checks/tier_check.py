@@ -2,7 +2,7 @@
 
 - A row is UPLOADED only once every object of it is in the store, VERIFIED only if each of them is whole and right.
 - No node's log begins above the end of what is VERIFIED.
-- A VERIFIED segment has its index file, which lists every message of it in a queue, and every key, that the log has.
+- A VERIFIED segment has an index file. This file lists every message in a queue, and every key, that the segment has.
 - A segment is DELETING only when the kept log begins above it. An object is deleted only once the segment's row says so
   and the newest manifest does not name it. At the end of a run, segments that are no longer kept have neither rows nor
   objects.
@@ -40,12 +40,12 @@ INDEX_PREFIX = f"{INDEX}/"
 
 
 class TierCheck:
-    """The check itself, called with what nodes apply and what is written to the store. `report` takes the checker's
+    """Compares the rows that nodes apply with the objects that are written to the store. `report` takes the checker's
     name and what is wrong."""
 
     def __init__(self, store: SimStore, report: Report, *, copies: bool, seal_ms: int = 0) -> None:
-        """`copies`: True if copies of the state are made, so that objects stay which a restore from a copy needs.
-        `seal_ms`: the setting `tier.seal_after_ms`."""
+        """`copies`: True if copies of the state are made. Then objects that a restore from a copy needs stay in the
+        store. `seal_ms`: the setting `tier.seal_after_ms`; 0 if segments are not closed for their age."""
         self._copies = copies
         self._seal_ms = seal_ms
         self._objects = store.inner.objects
@@ -71,7 +71,8 @@ class TierCheck:
         store.on_removed = self._was_removed
 
     def applied(self, machine: Machine) -> None:
-        """Checks a node that has applied entries."""
+        """Checks the rows about the tier of a node that has applied entries, and that the node has not given up more of
+        its log than the tier holds."""
         assert machine.node is not None
         state = machine.node.state
         rows = state.tier.rows
@@ -188,7 +189,7 @@ class TierCheck:
         try:
             head = msgspec.json.decode(data, type=Head)
         except msgspec.DecodeError:
-            return  # torn when it was first written
+            return  # the store kept only a part of the first HEAD (`SimStore.create`)
         known = self._head
         if known is not None and (head.version <= known.version or head.term < known.term):
             self._report(
@@ -217,8 +218,11 @@ class TierCheck:
     # --- the end -----------------------------------------------------------------------------------------------------
 
     def is_complete(self, nodes: Sequence[Node]) -> bool:
-        """Returns True if every sealed segment is verified, on every running node, and published, and all objects that
-        are no longer needed are deleted."""
+        """Returns True if the tier has caught up. On each of `nodes` every sealed segment is then verified and, unless
+        copies are made, no row of a segment that is no longer kept is left. The newest manifest lists exactly the
+        verified segments. In runs that close segments for their age, the tier lacks no message.
+
+        Reports an object that is still in the store although its row is gone."""
         for node in nodes:
             state = node.state
             if state.tier.verified_to(state.trim_position) < node.storage.directory.log.tail.segment_base:
@@ -239,7 +243,7 @@ class TierCheck:
 
     @staticmethod
     def _lacks_messages(node: Node) -> bool:
-        """Returns True if the log has messages above what is verified."""
+        """Returns True if the log has messages above what is verified, or if that part of the log cannot be read."""
         log, state = node.storage.directory.log, node.state
         begins, end = state.tier.verified_to(state.trim_position), log.tail.end_position
         try:
@@ -248,7 +252,7 @@ class TierCheck:
             return True
 
     def judge_end(self, nodes: Sequence[Node]) -> None:
-        """Checks the whole tier at the end, when no upload and no removal is under way."""
+        """Checks the objects of every VERIFIED segment again at the end, when no upload and no removal is under way."""
         newest = max(nodes, key=lambda node: node.state.applied.index)
         for row in newest.state.tier.rows:
             if row.state is TierState.VERIFIED:

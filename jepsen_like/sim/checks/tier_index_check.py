@@ -1,4 +1,4 @@
-"""Checks that an index file in the tier lists what the segment's entries say, using the builder that reads entries."""
+"""Checks an index file in the tier against one that is built again from the segment's entries."""
 
 from __future__ import annotations
 

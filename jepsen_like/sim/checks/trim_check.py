@@ -1,15 +1,17 @@
 """Checks, from the entries of the log and not from what a node reports, that retention removes what it may and nothing
 else.
 
-- A TRIM begins a segment, and the last segment that it gives up had a reason to go: more log than `bytes_max` after its
-  first byte, or all of it older than `keep_ms` (log time), or a disk that fills up. In the tier: too many bytes there.
+- The position of a TRIM is the beginning of a segment. The last segment below it had a reason to go: more log than
+  `bytes_max` after its first byte, or all of it older than `keep_ms` (log time), or a disk that fills up. A segment
+  that only the tier still has goes because the tier has too many bytes.
 - After each TRIM the first offset of every queue is that of its first message at or above the position. While a TRIM is
-  carried out in slices (a sweep), a queue begins there or where it began before; a node whose sweep is over is judged
-  by the end.
-- An EVICT above what the log says is VERIFIED in the tier is carried out by nobody. After one that is, no queue's first
-  offset in the tier is above the one that TRIMs left it.
+  carried out in slices (a sweep), a queue may begin anywhere from its former first offset to that one. Once a node's
+  sweep is over, its queues begin where the TRIM says.
+- No node carries out an EVICT to a position above what the log says is VERIFIED in the tier. An EVICT that is carried
+  out moves no queue's first offset in the tier.
 - A sweep ends: a leader that takes writes goes on with it.
-- A node's files begin at or below the TRIM position in the older of its checkpoints, and at or below every lease.
+- A node's files begin at or below the TRIM position in the older of its checkpoints (the newer one if the disk is
+  nearly full), and at or below every lease.
 """
 
 from __future__ import annotations
@@ -67,7 +69,8 @@ class _Tiered(NamedTuple):
 
 
 class TrimCheck:
-    """The check itself, called with what nodes apply. `report` takes the checker's name and what is wrong."""
+    """Keeps its own model of the log, its queues and its trim position, from the entries that nodes apply, and checks
+    TRIMs and nodes against it. `report` takes the checker's name and what is wrong."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -76,9 +79,8 @@ class TrimCheck:
         self._tail: Entry | None = None
         self._rolls: list[_Roll] = []
         self._positions: dict[Queue, list[int]] = {}
-        """Queue -> byte positions of its messages, by offset: all that any leader ever assigned and the group
-        committed. Those of a deleted topic stay, because its id is never used again, and the node that applied the
-        deletion may be far ahead of another."""
+        """Queue -> byte positions of all messages that it ever had, by offset. The queues of a deleted topic stay: the
+        topic's id is never used again, and the node that applied the deletion may be far ahead of another."""
         self._firsts: dict[Queue, int] = {}
         self._kept: dict[Queue, int] = {}
         """Queue -> its first offset if messages that were only evicted to the tier count as present."""
@@ -105,8 +107,8 @@ class TrimCheck:
             self.compare(machine)
 
     def _catch_up(self, machine: Machine, index: int) -> None:
-        """Learns the entries up to `index` from this node's log, because the node that applied them first ended in the
-        same call."""
+        """Learns the entries below `index` from this node's log: the node that applied them first ended before it
+        reported them."""
         assert machine.node is not None
         for entry in machine.node.storage.directory.log.read_entries(self._next, index, 1 << 30):
             self._learn(machine, entry)
@@ -133,7 +135,7 @@ class TrimCheck:
         self._note_end(machine)
         applied = node.state.applied.index
         if applied >= self._next:
-            return  # from a snapshot of a node that ended before this check saw what it had applied
+            return  # the state is a snapshot of a node that ended before this check saw what that node had applied
         at = bisect_left(self._known, applied + 1, key=lambda known: known[0])
         known = self._known[at - 1] if at else _Known(-1, 0, {})
         cuts = [cut for cut in self._cuts if known.index < cut.index <= applied]
@@ -156,9 +158,9 @@ class TrimCheck:
                 )
 
     def _note_end(self, machine: Machine) -> None:
-        """Records that a sweep is over, from the index in the node's trim mark on, if the node has applied the
-        beginning of the sweep and has no sweep any more. `compare` then checks every node against the end of the sweep,
-        this node first.
+        """If the node has applied the beginning of a sweep and has no sweep any more, records that the sweep is over,
+        from the index in the node's trim mark on. `compare` then checks every node against the end of the sweep, this
+        node first.
         """
         assert machine.node is not None
         state = machine.node.state
@@ -173,7 +175,7 @@ class TrimCheck:
 
     def goes_on(self, machine: Machine, now_s: float) -> None:
         """Reports a leader that takes writes and has a sweep to do, but has done no slice of it for SWEEP_PATIENCE_S
-        seconds. It is called again and again.
+        seconds. The monitor calls this after each drain of the retention lane.
         """
         node = machine.node
         if node is None or node.state.sweep is None or not node.serving.proposals.open:
@@ -186,7 +188,8 @@ class TrimCheck:
             )
 
     def files(self, machine: Machine) -> None:
-        """Checks the log files that a node may have deleted since the last call."""
+        """If a node's log begins further on than at the last call, checks that the node was allowed to delete the log
+        files before that. A node that still lacks older segments is not checked."""
         node = machine.node
         if node is None or node.integrity.installs.missing_bytes:
             return
@@ -245,9 +248,12 @@ class TrimCheck:
         self._tail = entry
 
     def _tier(self, command: MoveSegment) -> None:
-        """Adds a change of a tiered segment's state. Steps back, and those of a former term, change nothing."""
+        """Adds a change of a tiered segment's state. Nothing changes if the segment would go back to an earlier state,
+        if the command is of an earlier term than the last change, or if the segment would become VERIFIED without
+        having been UPLOADED. An unknown segment begins as UPLOADING.
+        """
         base, state, term = command.base, command.state, command.term
-        span: Any = command.span  # the state knows its type, the command does not
+        span: Any = command.span  # the command does not declare the type; the state does
         parts: Any = command.parts
         known = self._tiered.get(base)
         if known is None:
@@ -273,7 +279,7 @@ class TrimCheck:
         if trim.position > 0:
             self._justify(machine, entry, trim)
         if trim.evicts and trim.position > self._verified_to(self._known[-1].position if self._known else 0):
-            return  # no queue may begin there
+            return  # no node carries out this EVICT
         named = highest(trim.queues)
         for queue, positions in self._positions.items():
             first = max(bisect_left(positions, trim.position), min(named.get(queue, 0), len(positions)))

@@ -1,5 +1,5 @@
-"""The offsets up to which retention removed messages: below a queue's first offset a message may be missing, above it
-none may."""
+"""The offsets up to which retention removed messages: a message below its queue's first offset may be missing, a
+message at or above it may not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Floors = dict[tuple[str, int], int]
 
 
 def floors(machines: Iterable[Machine], topics: Iterable[str]) -> Floors:
-    """Returns the first offset of each queue, taken over all running nodes."""
+    """Returns the highest first offset of each queue of these topics on any node whose rows can be read."""
     found: Floors = {}
     for topic in topics:
         for state in [node.state for machine in machines if (node := machine.readable) is not None]:
@@ -30,8 +30,8 @@ def floors(machines: Iterable[Machine], topics: Iterable[str]) -> Floors:
 
 def _first(state: BrokerState, topic_id: int, queue_id: int) -> int:
     """Returns the first offset of the queue. Messages that were evicted to the tier count as present. Once segments are
-    deleted from the tier too, a queue's row may name too low an offset: then only messages that the nodes have must be
-    present."""
+    deleted from the tier too, the offset in a queue's row may be too low, so the first offset that the node itself has
+    is returned."""
     if state.kept.position:
         # A batch that removes messages is in the rows before the state knows of it (seed 958500034).
         return max(state.min_offset(topic_id, queue_id), queue_reads.first_offset(state._kv, topic_id, queue_id))
@@ -39,7 +39,8 @@ def _first(state: BrokerState, topic_id: int, queue_id: int) -> int:
 
 
 def above(ops: Iterable[Op], floor: Floors) -> list[Op]:
-    """Returns the history without the sends of trimmed messages. All messages that remain in it must be present."""
+    """Returns the history without the acknowledged sends of trimmed messages. Reads, too, begin at the floor and show
+    no message below it. All messages that remain in the history must be present."""
     if not any(floor.values()):
         return list(ops)
     kept = list(ops)

@@ -1,13 +1,14 @@
 """Checks that another group of brokers can copy the truth of the first one: topics, groups, users, settings and all
 else that groups of brokers have in common (docs/adr/0108).
 
-The other group is simulated by a separate state. It copies pages from whichever node has just applied an entry, also
-from followers and from nodes that have just recovered, because the changes after a version are the same on all nodes.
+A separate state, `copy`, stands for the other group. It copies pages from whichever node has just applied an entry,
+also from followers and from nodes that have just recovered: the changes after a version are the same on all nodes.
 When the copy has reached a node's version, both must show the same. A topic that was deleted and created again must
 have a new id in the copy, too.
 
-The journal has only the newest change of each name. So a copy of a version has each name as it was at that version or,
-if it was changed again later, as it was at any moment before; it gets that change with a later version.
+The journal has only the newest change of each name. A copy of a version has each name as it was at that version. If the
+name was changed again later, the copy may have it as it was at any earlier moment, and gets the change with a later
+version.
 """
 
 from __future__ import annotations
@@ -67,11 +68,12 @@ KINDS: dict[str, tuple[TruthKind, ...]] = {
 }
 """Kind of rows in `told` -> the kinds of names in the truth journal from which these rows are made."""
 BY_NAME = ("topics", "groups")
-"""Kinds in `told` whose rows have the journal's names."""
+"""Kinds in `told` whose rows have the same names as in the journal."""
 
 
 class TruthCheck:
-    """The check itself, called with what nodes apply. `report` takes the checker's name and what is wrong."""
+    """Keeps a copy of the first group's truth, from nodes that have applied entries, and compares nodes with it.
+    `report` takes the checker's name and what is wrong."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -83,12 +85,13 @@ class TruthCheck:
         self.shown: dict[int, dict[str, Any]] = {}
         """Version -> what the first group had then (`told`), for versions at which both were compared."""
         self.newest: dict[tuple[TruthKind, TruthName], int] = {}
-        """Name -> version of its newest change or end, as of the newest version that is known."""
+        """(kind, name) -> version at which the name was last changed or deleted, in the journals compared so far."""
         self.compared = -1
         """The newest version at which both were compared."""
 
     def applied(self, machine: Machine) -> None:
-        """Copies what a node has, and compares; called when it has applied entries."""
+        """Copies the truth from a node that has applied entries. Compares the node with the copy once both have the
+        same version, one time per version."""
         assert machine.node is not None
         state, node = machine.node.state, machine.node_id
         journal, copy = state.truth_journal, self.copy

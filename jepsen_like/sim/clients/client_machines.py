@@ -308,8 +308,8 @@ class Wishes:
 
 
 class Attempt(NamedTuple):
-    """One attempt of a foreign client to send a message: the node, its incarnation (which start of the node it met),
-    and the outcome."""
+    """One attempt of a foreign client to send a message: the node, its incarnation (the number of processes that its
+    machine had started by then), and the outcome."""
 
     node: str
     incarnation: int
@@ -329,9 +329,10 @@ class Foreign(NamedTuple):
 class ForeignProducer(Client):
     """Sends as RocketMQ's clients do, without a producer identity, on one connection at a time.
 
-    Every second message is sent once and never again (topic `orders`, judged like our own producer's). The others are
-    sent again with the same UNIQ_KEY until answered (topic `foreign`); docs/adr/0011 says when two copies of them are
-    allowed.
+    Every second message is sent once and never again. Its topic is `orders`, or `brisk` for some of the weak sends, and
+    it is judged like a message of RaftMQ's own producer. The other messages go to the topic `foreign`. Each of them is
+    sent again with the same UNIQ_KEY until it is acknowledged, at most FOREIGN_ATTEMPTS times; docs/adr/0011 says when
+    two copies are allowed.
     """
 
     def __init__(self, number: int, host: ClientHost, recorder: Recorder, machines: dict[str, Machine]) -> None:
@@ -342,8 +343,8 @@ class ForeignProducer(Client):
         self._connection: Connection | None = None
         self._node = self.rng.choice(host.nodes)
         self._met = 0
-        """The incarnation of the node to which the last request went. It may be dead when its answer arrives (seed
-        962500127)."""
+        """The incarnation of the node to which the last request went. This process may be dead when its answer arrives
+        (seed 962500127)."""
         self._wishes = Wishes(host.options, stream(host.options.seed, f"levels of {self.name}"))
 
     async def _work(self) -> None:
@@ -387,8 +388,8 @@ class ForeignProducer(Client):
         self.recorder.end(op, "info", op.value)
 
     async def _attempt(self, message_id: str) -> tuple[str, tuple[int, int] | None]:
-        """Sends the message once. Returns the outcome and the message's (queue, offset), None if the answer did not
-        name it."""
+        """Sends the message once. Returns the outcome (`Attempt.ended`) and, if it is ok, the message's (queue,
+        offset), else None."""
         try:
             reply = await self._ask(FOREIGN_TOPIC, message_id)
         except ConnectionRefusedError:
@@ -402,8 +403,8 @@ class ForeignProducer(Client):
         return "silence" if isinstance(error_of(reply.code, reply.remark, "send"), Unknown) else "no", None
 
     async def _ask(self, topic: str, message_id: str, level: str = "") -> Reply:
-        """Sends one message and returns the reply. Raises OSError, and ConnectionRefusedError if the message was never
-        sent."""
+        """Sends one message and returns the reply. Raises ConnectionRefusedError if the message was never sent, another
+        OSError if the connection failed or no reply came in time."""
         try:
             connection = await self._connect()
         except OSError as error:
@@ -429,8 +430,8 @@ class ForeignProducer(Client):
 
 
 async def read_queue(client: AsyncClient, topic: str, queue: int, address: str) -> tuple[list[Message], int]:
-    """Returns every message of a queue that the node at this address has, and the lowest offset that retention has
-    left."""
+    """Returns every message of a queue that the node at this address has, and the offset below which retention has
+    removed messages (0 if it has removed none)."""
     messages: list[Message] = []
     offset = lowest = 0
     while True:

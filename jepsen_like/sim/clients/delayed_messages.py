@@ -99,7 +99,9 @@ class Delayed(Client):
 
 
 def found_wrong(sent: Sequence[DelayedSend], messages: Sequence[Message], trimmed: bool) -> Iterator[str]:
-    """Yields a line for each delivered message that is wrong, in the order of sending."""
+    """Yields a line for each sent message that was delivered too often, or not at all although it was acknowledged; for
+    each that is not where its answer said; and for each that was delivered early. `trimmed`: messages may have been
+    removed, so missing ones are right."""
     copies = Counter(id_of(message.body) for message in messages)
     least = {"ok": 0 if trimmed else 1}
     for one in sent:

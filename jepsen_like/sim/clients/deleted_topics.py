@@ -36,11 +36,12 @@ DELAY = "TIMER_DELAY_MS"
 DELAYS_MS = (300, 800, 1500, 2500)
 RETRIES = "%RETRY%"
 DELETED = ("topic", "topic", "group", "retries")
-"""Kinds of objects of which a round deletes one, drawn from here."""
+"""Kinds of object from which each round draws the one that it deletes. `retries`: the group's retry topic."""
 
 
 class HalfLeft(NamedTuple):
-    """A half message that its producer has left open."""
+    """A half message that its producer has left open: its key, the producer group, its byte position in the log and its
+    queue offset."""
 
     key: str
     group: str
@@ -53,13 +54,14 @@ class Made(NamedTuple):
 
     topic: str
     before: frozenset[str]
-    """Ids of the messages of the topic's life before."""
+    """Ids of the messages that were sent to the topic before it was deleted."""
     since: frozenset[str]
     """Ids of messages that were acknowledged since the new creation, each of which must be there once."""
 
 
 class DeletedTopics(Client):
-    """One client that plays round after round. After `stopped` is set, it ends once no half message is open."""
+    """Plays one round after the other, each with a topic and a group of its own (`TwoLives`). After `stopped` is set,
+    it ends once no half message is open."""
 
     def __init__(self, host: ClientHost, report: Report, open_count: Callable[[], int]) -> None:
         """`open_count`: returns how many half messages any node knows of."""
@@ -89,7 +91,8 @@ class DeletedTopics(Client):
 
 
 class TwoLives:
-    """One topic and one group, from their first life (up to the deletion) into the second."""
+    """One topic and one group in two lives: before one of them, or the group's retry topic, is deleted and created
+    again, and after that."""
 
     def __init__(self, legacies: DeletedTopics, name: str, connection: RawConnection, rng: random.Random) -> None:
         self._all, self._connection, self._rng = legacies, connection, rng
@@ -101,8 +104,8 @@ class TwoLives:
         """Byte position and id of the message that was reported as failed; 0 and "" if none was."""
 
     async def play(self) -> None:
-        """Plays the round. Ends early as soon as a request has no answer, because the state behind the names is then
-        unknown."""
+        """Plays the round. Ends early if a request on which the later steps depend does not succeed, because the state
+        behind the names may then be unknown."""
         what = self._rng.choice(DELETED)
         self._all.unfinished.add(self._topic)
         if await self._begin() and await self._leave(what) and await self._delete_and_make(what):
@@ -118,8 +121,9 @@ class TwoLives:
         return answer is not None and answer.code == ResponseCode.SUCCESS
 
     async def _send(self, name: str, life: int, more: str = "") -> Answer | None:
-        """Sends a message; returns the answer if the message is stored, else None. A message of unknown outcome may be
-        stored later, in a new topic of the same name. So after one the round ends.
+        """Sends a message with the further properties `more`. Returns the answer if the message is stored, else None. A
+        message of unknown outcome may be stored later, in a new topic of the same name. The connection is then closed,
+        which ends the round.
         """
         message_id = f"{self._topic}-{name}"
         self._ids[life].append(message_id)
@@ -145,8 +149,8 @@ class TwoLives:
         return made and await self._send("first", 1) is not None
 
     async def _leave(self, what: str) -> bool:
-        """Leaves messages that wait, a committed offset, and a reset of the other queue. Returns False if too little of
-        that was done."""
+        """Leaves messages that wait, a committed offset of queue 0, and a reset of queue 1. Returns False if the commit
+        or the reset fails, or the failure report that a round with `what` = "retries" needs."""
         rng = self._rng
         for number in range(rng.randint(1, 3)):
             await self._send(f"timer-{number}", 1, self._delay())

@@ -43,7 +43,7 @@ NEVER_AGAIN = -1
 SENT_BY_ITSELF = 0.15
 """Share (0 to 1) of the failures that are not reported: the consumer sends the message to the retry topic itself."""
 REPORTS_MAX = 6
-"""Number of times that a report is repeated if it gets no answer, or no final one."""
+"""The most times that a report is sent until an answer is final."""
 OUTCOMES = ("fail", "unknown", "ok")
 PLACES = (*((TOPIC, queue_id) for queue_id in range(QUEUES)), (RETRY, 0))
 
@@ -236,7 +236,8 @@ class Failures(Asker):
             self.judge.reported(failure, outcome_of(answer))
 
     async def _say(self, message: Message, failure: Failure, rng: random.Random) -> None:
-        """Reports a failure, each time on a new connection to any node, until an answer is final."""
+        """Reports a failure until an answer is final, at most REPORTS_MAX times, each time on a new connection to any
+        node."""
         fields = {
             "group": GROUP,
             "offset": str(message.position),
@@ -267,7 +268,7 @@ def outcome_of(answer: Answer | None) -> str:
 
 
 def copies_on(machine: Machine) -> tuple[list[RetryCopy], bool]:
-    """Returns the group's copies that the node has, and True if some of them may have been trimmed."""
+    """Returns the retry copies and dead letters of GROUP that the node has, and True if some may have been trimmed."""
     copies: list[RetryCopy] = []
     trimmed = False
     for name in (RETRY, DEAD):

@@ -47,7 +47,8 @@ class Recorder:
         self.end(sent, "ok", {**sent.value, "queue_id": queue_id, "queue_offset": queue_offset})
 
     def failed(self, sent: Op, error: Exception) -> None:
-        """Records the error that the client library raised for a send."""
+        """Records the error that the client library raised for a send. The outcome is fail if the error proves that
+        nothing is stored, info if it is Unknown or no RaftMQError."""
         clear = isinstance(error, RaftMQError) and not isinstance(error, Unknown)
         self.end(sent, "fail" if clear else "info", {**sent.value, "error": str(error)[:100]})
 

@@ -25,8 +25,8 @@ RECENT = 6
 
 
 class Seeker(Asker):
-    """The client, which sends messages and looks for them; setting `stopped` ends it. `floor(queue)`: the offset below
-    which retention may have removed messages of the topic."""
+    """A client that sends messages and looks for them by their keys; setting `stopped` ends it. `floor(queue)`: the
+    offset below which retention may have removed messages of the topic."""
 
     def __init__(self, host: ClientHost, recorder: Recorder, report: Report, floor: Callable[[int], int]) -> None:
         super().__init__(host, report)

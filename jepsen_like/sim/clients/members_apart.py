@@ -1,4 +1,4 @@
-"""Members of one group that want different topics: every queue of a topic that a member wants must be read by one.
+"""Members of one group that want different topics: each queue of a topic must be read by a member that wants the topic.
 
 Members that use RaftMQ's client come and go, each with its own set of topics, and leave with or without a commit. Now
 and then a member that behaves like a RocketMQ client joins for a while. Then queues are divided by RocketMQ's rule, and
@@ -34,8 +34,8 @@ MessagePlace = tuple[str, int, int]
 
 
 class MembersApart(Asker):
-    """The group's members, and a producer. Setting `stopped` ends the producer, and the members once they have
-    everything."""
+    """Runs the members of the group, and a producer. Setting `stopped` ends the producer, and the members once they
+    have everything."""
 
     def __init__(self, host: ClientHost, report: Report, first_of: Callable[[str, int], int]) -> None:
         """`first_of(topic, queue)`: the first offset that every node still has."""
@@ -106,7 +106,8 @@ class MembersApart(Asker):
         ends: Callable[[], bool],
         joined: set[tuple[str, ...]] | None = None,
     ) -> None:
-        """Reads as a member with these topics until `ends`, or an error. `joined` gets the topics."""
+        """Reads as a member with these topics until `ends` returns True, or until an error. If `joined` is not None,
+        the topics are added to it once the member has joined."""
         consumer = client.consumer(GROUP, topics)
         try:
             await consumer.open()

@@ -3,8 +3,8 @@ in order.
 
 Oneway commits, commits in pulls, commits with an answer, and deletions of the group with its offsets all follow each
 other without waiting. The promise (docs/guarantees.md) is about one connection, also through a follower: once a commit
-is answered, no query sees anything that was sent before it. A client that asks the leader itself sees its own oneway
-commits.
+is answered, no query shows a change that was sent before this commit. A client that asks the leader itself sees its own
+oneway commits.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ class Question(NamedTuple):
     low: int
     """The newest step that was answered, or read, before the query was sent; -1: none."""
     own: int
-    """The newest step that the answer must show if the same leader answers; -1: none."""
+    """The answer must show this step or a newer one if the same leader answers; -1: none."""
     reign: object
+    """Term of the leader to which the step `own` was sent; None without such a step."""
 
 
 class OffsetCommits(Client):
@@ -218,7 +219,7 @@ class OffsetCommits(Client):
             value = None
             deletions = [n for n, step in enumerate(self.steps) if step.kind == "delete"]
             at = max(deletions, default=-1)
-            surely = min((n for n in deletions if n >= asked.low), default=-1)  # each one explains the answer
+            surely = min((n for n in deletions if n >= asked.low), default=-1)  # any of them explains the answer
         else:
             return
         if at == -2:

@@ -36,8 +36,8 @@ ABSENT = (
 
 
 class Waits(Asker):
-    """The client that plays the stories. Setting `stopped` ends it after the stories that have begun; then `unanswered`
-    must be empty."""
+    """Plays stories, each with a topic of its own and pulls or requests about it. Setting `stopped` ends it after the
+    stories that have begun; then `unanswered` must be empty."""
 
     def __init__(self, host: ClientHost, report: Report) -> None:
         super().__init__(host, report)

@@ -29,8 +29,8 @@ class UnansweredRequest(NamedTuple):
 
 
 class RawConnection(FrameConnection):
-    """The connection as an asyncio protocol. `answered`: number of answers received. `unanswered`: opaque -> request
-    without an answer."""
+    """A connection, as an asyncio protocol, whose requests the caller writes as bytes. `answered`: number of answers
+    received. `unanswered`: opaque -> request without an answer."""
 
     transport: Endpoint
 
@@ -66,13 +66,14 @@ class RawConnection(FrameConnection):
         binary: bool = False,
         heard: Callable[[Answer], None] | None = None,
     ) -> bytes:
-        """Returns the bytes of a request and expects its answer from now on, which is passed to `heard`."""
+        """Returns the bytes of a request. Unless it is `oneway`, its answer is expected from now on, and passed to
+        `heard` if that is not None. `binary`: the header has the binary form; raises struct.error if that form cannot
+        hold the fields."""
         self._next += 1
         if self._credentials is not None:
             ext = self._credentials.signed(ext, body)
         flag = FLAG_ONEWAY if oneway else 0
-        # Raises struct.error if the binary form cannot hold a drawn name. It is encoded first, so that no answer is
-        # expected then.
+        # This may raise struct.error. It comes before the request is recorded, so that no answer is expected then.
         data = encode_frame(code, self._next, flag, ext=ext, body=body, serialize_type=int(binary))
         if not oneway:
             self._asked.add(self._next)
@@ -80,9 +81,10 @@ class RawConnection(FrameConnection):
         return data
 
     def overdue(self, before_s: float, *, silent_since_s: float = 0.0) -> list[UnansweredRequest]:
-        """Returns the requests without an answer on a working connection that were sent before `before_s`, or that
-        could be parked until then at most. Of requests that may rightly get no answer while there is no leader, it
-        returns only those sent since `silent_since_s`."""
+        """Returns the requests without an answer that were due before `before_s`. A request is due when it is sent or,
+        if it may be parked, at the end of its parking time. Of requests that may rightly get no answer while there is
+        no leader, only those sent since `silent_since_s` are returned. Both times are virtual seconds. Returns an empty
+        list if the connection does not work (it is closed, does not read, or leads nowhere)."""
         if self.closed or not self.transport.is_reading() or self.transport.leads_nowhere:
             return []
         due = [asked for asked in self.unanswered.values() if asked.at_s + asked.parked_s < before_s]

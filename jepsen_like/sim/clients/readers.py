@@ -120,7 +120,7 @@ class OffsetRegister(Client):
     """A register: one committed offset, which one writer moves always forward, and a reader that asks any node for it.
     No read may return an older offset than one acknowledged before the read.
 
-    The reader keeps asking a node that was cut off from the others, as a client does that does not notice.
+    The reader keeps asking a node that was cut off from the others, like a client that does not notice the cut.
     """
 
     def __init__(self, host: ClientHost, recorder: Recorder, report: Report) -> None:
@@ -160,8 +160,8 @@ class OffsetRegister(Client):
             self.host.spawn(partial(self.ask, connection, self.acked))
 
     async def ask(self, connection: Connection, low: int) -> None:
-        """Reads the register once, while other reads are in flight: a paused leader answers a late read only when it is
-        resumed."""
+        """Reads the register once on this connection, and reports an offset older than `low`. The caller does not wait
+        for one read before the next, because a paused leader answers only when it is resumed."""
         try:
             reply = await connection.call(RequestCode.QUERY_CONSUMER_OFFSET, _REGISTER, timeout_s=3.0)
         except OSError:
@@ -187,7 +187,9 @@ class OffsetRegister(Client):
         self._address = self._any()
 
     async def write(self, connect: Callable[[], Awaitable[Connection]], patience_s: float) -> bool:
-        """Commits the next number; returns True if that was acknowledged. Raises OSError if no node answered."""
+        """Commits the next number on the connection that `connect` returns. Returns True if the commit was
+        acknowledged, False if another answer came. Raises OSError if the connection fails, or if no answer comes within
+        `patience_s` seconds."""
         self.tried += 1
         value = self.tried
         op = self.recorder.invoke("offset-write", value)
@@ -228,8 +230,8 @@ class OffsetRegister(Client):
 
 
 class CatalogueClient(Client):
-    """Creates and deletes topics and groups, one after the other, and checks that each name exists or not as it
-    should."""
+    """Creates and deletes topics and groups, one after the other, and keeps in `exists` which of them must exist. At
+    the end the judge compares this with the nodes."""
 
     NAMES = ("t-a", "t-b", "g-a", "g-b")
 

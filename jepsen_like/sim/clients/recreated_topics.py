@@ -45,7 +45,8 @@ class Epoch:
 
 
 class StoredSend:
-    """One send that was answered as stored."""
+    """One send that was answered as stored: the message's id, its (queue, offset), and the times in seconds of request
+    and answer."""
 
     __slots__ = ("answered_s", "asked_s", "message_id", "place")
 
@@ -93,7 +94,8 @@ class RecreatedTopics(Asker):
             await self._look_for_offsets(connection)
 
     async def apply(self, connection: RawConnection, epoch: Epoch) -> bool:
-        """Sends a change of the topic; returns True if it is done."""
+        """Sends the change of the topic that `epoch` describes. Returns True if the answer says that it is done.
+        Otherwise sets `unsure` and returns False."""
         if not epoch.exists:
             self._commit(connection)
         self.epochs.append(epoch)
@@ -142,7 +144,8 @@ class RecreatedTopics(Asker):
             self._report("topics", f"{message_id} to {topic} queue {queue} is refused: {why}")
 
     def _met(self, asked_s: float) -> list[Epoch]:
-        """Returns the topic's epochs between then and now, including changes that are still in flight."""
+        """Returns the topic's epochs between `asked_s` and now, including changes that are still in flight. If the
+        topic may have been created for the first time since `asked_s`, an epoch without the topic comes first."""
         met: list[Epoch] = []
         for at, epoch in enumerate(self.epochs):
             later = self.epochs[at + 1] if at + 1 < len(self.epochs) else None
@@ -177,7 +180,8 @@ class RecreatedTopics(Asker):
     # --- the end -----------------------------------------------------------------------------------------------------
 
     async def judge(self, client: AsyncClient, addresses: list[str]) -> None:
-        """Reads the topic from every node and checks its messages, if the topic's current attributes are known."""
+        """Reads the topic from every node and checks its messages. Does nothing if the topic is deleted, or if it is
+        not known what became of it."""
         if self.unsure or not self.epochs or not self.epochs[-1].exists:
             return
         life = self.epochs[-1].life

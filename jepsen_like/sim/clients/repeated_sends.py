@@ -1,9 +1,10 @@
-"""A producer that repeats sends that may already be stored, because answers get lost and an old send with the
-producer's identity may arrive at any time.
+"""A producer that repeats sends which may already be stored, as if an answer was lost or an old send arrived late.
 
-Several sends are in flight at once, so that one entry holds them. A send that is not settled is repeated now and then,
-answered or not, through any node and for any queue: each arrival must be answered with the place of the one copy that
-is stored. Now and then the connection is cut while sends are in flight, and they are repeated at every node at once.
+Several sends are in flight at once, so that one entry holds them. The producer settles a send some time after its first
+positive answer: from then on it neither repeats the send nor counts it among its open ones (`raftmqLow`). Until then it
+repeats the send now and then, answered or not, through any node and for any queue. Each arrival must be answered with
+the place of the one copy that is stored. Now and then the connection is cut while sends are in flight, and they are
+repeated at every node at once.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ decided by then."""
 
 
 class Repeater(Asker):
-    """The producer. Setting `stopped` ends it after its present operation."""
+    """A producer that sends messages and repeats those that are not settled. Setting `stopped` ends it after its
+    present operation."""
 
     def __init__(self, host: ClientHost, recorder: Recorder, report: Report) -> None:
         super().__init__(host, report)

@@ -1,10 +1,10 @@
 """Resets of a group's offsets while it consumes (docs/adr/0053): each reset must hold until the consumer knows of it.
 
 One consumer pulls, commits in every way that the protocol has, loses its connection or its memory and comes back,
-sometimes late. At the same time an operator resets its queues, now and then just as the consumer follows the reset
-before. From the answer to a reset until a pull from its offset, the committed offset is that of the reset, whatever is
-committed; after that it is one that was committed since. In the end every reset has been followed, the consumer is at
-the end of every queue, and its commits count again.
+sometimes late. At the same time an operator resets its queues, now and then just as the consumer follows the previous
+reset. From the answer to a reset until a pull from its offset, the committed offset is that of the reset, whatever the
+consumer commits. After that pull it may also be an offset that was committed since the reset. In the end every reset
+has been followed, the consumer is at the end of every queue, and its commits count again.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from raftmq_wire.codes import RequestCode, ResponseCode
 
 GROUP, TOPIC, QUEUES = "reset", "resets", 3
 ANSWER_LOST = 0.3
-"""Share (0 to 1) of the answers that move the consumer to a reset and that it does not read, because its connection
-ends first."""
+"""Share (0 to 1) of the answers that move the consumer to another offset (PULL_OFFSET_MOVED) which it does not get to
+read, because its connection ends first."""
 CORRECTED = 0.6
-"""Share (0 to 1) of the other such answers after which the queue is reset once more while the consumer follows."""
+"""Share (0 to 1) of the PULL_OFFSET_MOVED answers that the consumer does read, after which the queue is reset once more
+while the consumer pulls from the new offset."""
 COMMITS_ALONG = 1
 """Bit of a pull's sysFlag that says that the pull also commits an offset."""
 
@@ -84,7 +85,8 @@ class ResetJudge:
     # --- the consumer ------------------------------------------------------------------------------------------------
 
     def pulls(self, queue: int, offset: int) -> None:
-        """Records a pull from this offset: if a reset set the offset, the reset may end from now on."""
+        """Records that a pull from this offset is about to be sent. If the offset is that of a reset, the reset may end
+        from now on."""
         self._pulled[queue][offset] = math.inf
 
     def pulled(self, queue: int, offset: int) -> None:
@@ -248,8 +250,8 @@ class ResetSession:
         self._all, self._connection, self._rng = resets, connection, rng
         self._host, self._judge, self._next = resets.host, resets.judge, resets.positions
         self._oneway: list[tuple[int, int]] = []
-        """(queue, offset) of oneway commits since the last commit that was answered. Earlier ones are done, because the
-        commits of a connection keep their order.
+        """(queue, offset) of commits without an answer of their own (oneway, or with a pull) since the last commit that
+        was answered. Earlier ones are done, because the commits of a connection keep their order.
         """
 
     async def run(self) -> None:
@@ -335,8 +337,8 @@ class ResetSession:
 async def committed(
     host: ClientHost, connection: RawConnection, group: str, topic: str, queue_id: int
 ) -> tuple[bool, int | None]:
-    """Asks for the group's committed offset. Returns True if that was answered, and the offset, None if there is
-    none."""
+    """Asks for the group's committed offset. Returns (True, the offset), (True, None) if the group has none, or (False,
+    None) if the question was refused or not answered."""
     fields = place_of(group, topic, queue_id) | {"setZeroIfNotFound": "false"}
     answer = await ask(host, connection, RequestCode.QUERY_CONSUMER_OFFSET, fields)
     if answer is None or answer.code not in (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND):

@@ -6,7 +6,8 @@ the number of all messages sent. At the end the topic has one queue. Hidden mess
 topic, and in the lag of its group. Then it has all queues again, and every acknowledged message is where it was stored,
 on each replica.
 
-An offset beyond the end is shown as such, and a consumer that reads up to the end says so instead of reading nothing.
+An offset beyond the end is shown as such. A consumer with such an offset that is to read up to the end raises an error
+instead of reading nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ READ_S = 5.0
 
 
 class AckedMessage(NamedTuple):
-    """An acknowledged message."""
+    """An acknowledged message, with the virtual time in seconds at which its answer came."""
 
     message_id: str
     answered_s: float
@@ -55,19 +56,20 @@ class ResizeLedger:
         self.stored: dict[TopicQueue, dict[int, AckedMessage]] = defaultdict(dict)
         """Queue -> offset -> the acknowledged message there."""
         self.sent: Counter[TopicQueue] = Counter()
-        """Queue -> messages that were sent, whatever became of them."""
+        """Queue -> number of messages that were sent to it, whatever became of them."""
         self.handed: dict[TopicQueue, int] = defaultdict(int)
         """Queue -> the offset behind the last message that the group was given: the highest that it may have
         committed."""
         self.others: Counter[str] = Counter()
         """Topic -> number of other groups that may read it."""
         self.left_s: dict[str, float] = {}
-        """Topic -> the time in seconds at which the last of these groups was deleted."""
+        """Topic -> the time in seconds at which another group that may have read it was last deleted."""
 
     def not_consumed(self, topic: str, queues: range, asked_s: float) -> int:
         """Returns the number of messages in these queues that were acknowledged before `asked_s`, are kept, and were
-        surely not consumed until now. 0 if another group may have read the topic since: the nodes may not know yet that
-        this group reads it too, and for the other one the messages may be consumed (seed 832000023)."""
+        surely not consumed until now. Returns 0 if another group may have read the topic since `asked_s`: the nodes may
+        not know yet that this group reads the topic, too, and the other group may have consumed the messages (seed
+        832000023)."""
         if self.others[topic] or self.left_s.get(topic, -1.0) >= asked_s:
             return 0
         return sum(
@@ -91,8 +93,8 @@ class ResizeLedger:
                 self._report("queues", f"{what} is refused for {named} messages, {least} to {most} are right")
 
     def missing(self, topic: str, ends: dict[int, int]) -> list[str]:
-        """Returns the acknowledged messages that retention keeps and that lie beyond `ends`, the end of each queue
-        according to an answer."""
+        """Returns a text for each acknowledged message that retention keeps and that lies at or beyond the end of its
+        queue. `ends`: queue -> its end according to an answer; a queue that is left out has the end 0."""
         return [
             f"{stored.message_id} at {offset} of {topic} queue {queue}"
             for queue in range(QUEUES)
@@ -151,8 +153,8 @@ class ResizedTopics(Asker):
             self.topic, self._queues = topic, queues
 
     async def _end(self) -> None:
-        """Hides all queues but one, looks at what is counted, and brings them back. A call that was tried again may be
-        carried out later: then nothing is judged."""
+        """Hides all queues but one, checks that their messages are still counted, and brings the queues back. A call
+        that was tried again may be carried out later: then `whole` stays False, and `judge` checks nothing."""
         client = self.host.client()
         retries = Retries(client)
         while not self.whole:
@@ -264,8 +266,8 @@ class ResizedTopics(Asker):
         self.ledger.left_s[topic] = self.host.loop.now
 
     async def _reads(self, client: AsyncClient, group: str, topic: str) -> str:
-        """Reads up to the end that the queues have now; returns what was met: the end, "beyond", or "" for anything
-        else."""
+        """Reads up to the end that the queues have now. Returns "the end" if the consumer got there, "beyond" if it was
+        told that its offset is beyond the end, and "" after any other error or READ_S seconds."""
         consumer = client.consumer(group, topic, start="latest", follow=False)
         try:
             async with asyncio.timeout(READ_S):

@@ -1,5 +1,4 @@
-"""Sends one request on a raw connection and returns its answer; the base class of the clients that send requests this
-way."""
+"""Opens raw connections and sends single requests on them; `Asker` is the base class of the clients that do so."""
 
 from __future__ import annotations
 
@@ -37,7 +36,8 @@ async def dial(
 async def ask(
     host: ClientHost, connection: RawConnection, code: int, ext: dict[str, str], body: bytes = b""
 ) -> Answer | None:
-    """Sends a request and returns its answer. None: no answer came in time, and the connection was closed."""
+    """Sends a request and returns its answer. Returns None if the connection is closed or gets lost, or if no answer
+    comes within ANSWER_S seconds; in the last case the connection is closed."""
     future: asyncio.Future[Answer | None] = host.loop.create_future()
 
     def ended(answer: Answer | None) -> None:

@@ -1,10 +1,10 @@
 """Writers that stage, commit, retry and crash, as Spark's sink does (docs/adr/0068), and a judge of the rows that
 result.
 
-A writer is a streaming query: one batch after the other, of a few tasks with a few rows each. Every retry stages its
-rows in another order. Tasks fail after some of their rows, run twice at once, or go on when their batch is committed;
-the driver dies before and after the commit, and runs the batch again; commits lack rows, name a try that failed, or
-come a second time.
+A writer is a streaming query: one batch after the other, of a few tasks with a few rows each. Every try of a task
+stages its rows in another order. Tasks fail after some of their rows, run twice, or stage rows when their batch is
+already committed. The driver dies before or after the commit, and then runs the batch again. Commits give a wrong
+number of rows, name an attempt that does not exist, or come a second time.
 """
 
 from __future__ import annotations
@@ -121,8 +121,9 @@ class _Query:
         """(attempt, sequence number that it stages next) of tasks whose batch went on without them."""
 
     async def run(self, batch: int, rows: list[str]) -> bool:
-        """Runs the driver for one batch until the commit or the driver's death; returns True if the batch was committed
-        now or before."""
+        """Runs the driver for one batch. Returns True if the batch is known to be committed, now or before. Returns
+        False if that is not known or the driver dies, also if it dies after the commit: the batch is then to be run
+        again."""
         rng = self._rng
         winners: list[Try] = []
         for task in range(TASKS):

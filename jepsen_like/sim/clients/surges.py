@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 
 TOPICS = ("surge", "surge-beside")
 BURST, SMALL_BURST = 120, 40
-"""Sends of a burst after the heal, and of one during the faults."""
+"""BURST: number of sends in a burst of the surge after the heal. SMALL_BURST: the same during the faults."""
 BESIDE_BURST = 30
-"""Sends of the quiet client's own burst."""
+"""Number of sends in the quiet client's own burst."""
 CONNECTIONS = 3
-"""Connections of the client that sends much."""
+"""Number of connections of the surge."""
 QUIET_EVERY_S, QUIET_SENDS = 0.1, 6
 TICK_S = 0.02
 LOOK_S = 0.001
@@ -51,9 +51,9 @@ SENDS_PER_TICK = 100
 TWICE_PER_TICK = 2
 """Number of sends of the surge per tick that are sent twice, once some sends are refused."""
 WAITING_MAX = 1_000
-"""Sends of the surge without an answer, above which it sends no more."""
+"""Number of unanswered sends of the surge from which on it sends no more."""
 CALM_S = 3.0
-"""Time in seconds after which an earlier overload is over (`admission_limit.LEAVE_MS`)."""
+"""Time in seconds after which an earlier overload is over: longer than `admission_limit.LEAVE_MS`."""
 OVERLOAD_S = 20.0
 """Time in seconds within which an overload is noticed at the latest: entries are few on a slow disk, and so are the
 intervals that can be compared."""
@@ -69,14 +69,14 @@ BUSY = ResponseCode.SYSTEM_BUSY
 
 
 class AnsweredSend(NamedTuple):
-    """An answered send."""
+    """The answer to one send of the surge or of the quiet client."""
 
     topic: str
     code: int
     remark: str
     queue_offset: int
     position: int
-    """Place in its queue, and in the log; -1 if it is not stored."""
+    """Byte position of the message in the log. Like `queue_offset`, it is -1 if the message is not stored."""
 
     @property
     def unknown(self) -> bool:
@@ -89,8 +89,8 @@ class AnsweredSend(NamedTuple):
 
 
 class Surges(Asker):
-    """The clients. Setting `stopped` ends the bursts; `play` begins the stages after the heal. `done` is True when all
-    that was begun has ended."""
+    """The surge and the quiet client. Setting `stopped` ends the bursts; `play` begins the stages after the heal.
+    `done` is True when all that was begun has ended."""
 
     def __init__(
         self,
@@ -103,10 +103,10 @@ class Surges(Asker):
         crowded: Callable[[], bool],
         others: Callable[[], int],
     ) -> None:
-        """`quiet`: the host of the client that sends a little. `machines`: the members. `leads`: (term, node) of the
-        leader that takes writes; None without one. `queued`: ids of the surges' messages that wait in the leader's
-        queue. `crowded`: True if the leader holds more bytes of sends than its limit, or refuses sends. `others`: the
-        number of other clients' sends that wait in the leader's queue.
+        """`quiet`: the host of the client that sends a little. The functions return: `machines`, the members; `leads`,
+        (term, node) of the leader that takes writes, None without one; `queued`, the ids of the surges' messages that
+        wait in the leader's queue; `crowded`, True if the leader holds more bytes of sends than its limit, or refuses
+        sends; `others`, the number of other clients' sends that wait in the leader's queue.
         """
         super().__init__(host, report)
         self._quiet, self._machines, self._leads, self._queued = quiet, machines, leads, queued
@@ -199,8 +199,8 @@ class Surges(Asker):
         *,
         sequence: int = 0,
     ) -> bytes:
-        """Returns the frame of one send. `sequence`: the producer's sequence number, by which nodes recognize a
-        repetition; 0: the send has no identity.
+        """Returns the frame of one send. `told` is called once the answer is recorded. `sequence`: the producer's
+        sequence number, by which nodes recognize a repetition; 0: the send has no identity.
         """
 
         def heard(answer: Answer) -> None:
@@ -222,7 +222,7 @@ class Surges(Asker):
 
     async def _play(self) -> None:
         rng = random.Random(self.rng.random())
-        nodes = [machine.host for machine in self._machines()]  # removed members may be gone, and would refuse nothing
+        nodes = [machine.host for machine in self._machines()]  # a removed one may be off: dialling it would wait
         connections = await self._dial_all(rng, nodes)
         beside = await self._dial_beside(rng.choice(nodes))
         if not connections or beside is None or not await self._topics_made(connections[0]):
@@ -344,7 +344,8 @@ class Surges(Asker):
         return len(self._queued()) < self._others()
 
     async def _ask_beside(self, connection: RawConnection) -> str:
-        """Sends one message of the quiet client. Returns its id, or "" if there was no answer."""
+        """Sends one message of the quiet client. Returns its id, or "" if no answer came within ANSWERED_S seconds,
+        which is reported if the connection still works."""
         self._sent += 1
         name, told = f"quiet-{self._sent}", asyncio.Event()
         connection.write(self._frame(connection, self._topic_beside, name, 20, told.set))
@@ -358,7 +359,8 @@ class Surges(Asker):
         return name
 
     async def _answered(self, connections: list[RawConnection]) -> None:
-        """Waits until each send of the surge is answered."""
+        """Waits until each send on these connections that are still open is answered. Reports if that takes more than
+        ANSWERED_S seconds, unless one of the connections leads nowhere."""
         end = self.host.loop.now + ANSWERED_S
         while any(connection.unanswered and not connection.closed for connection in connections):
             if self.host.loop.now > end:

@@ -153,7 +153,7 @@ class Transactors(Client):
 
 
 class ProducerSession:
-    """One producer on one connection."""
+    """One producer on one connection: it runs transactions and answers the broker's checks."""
 
     def __init__(self, transactors: Transactors, rng: random.Random) -> None:
         self._all, self._rng = transactors, rng
@@ -161,8 +161,8 @@ class ProducerSession:
         self._connection: ProducerConnection | None = None
 
     async def connect(self, node: str) -> bool:
-        """Connects, sends a heartbeat with the producer group, and creates the topic if need be. Returns False if that
-        fails."""
+        """Connects, sends a heartbeat with the producer group, and creates the topic. Returns False if the connection
+        or the heartbeat fails, or if the creation gets no answer."""
         made = ProducerConnection(
             f"a producer of transactions at {node}", self._host.loop, self._all.report, self._host.credentials
         )
@@ -183,8 +183,8 @@ class ProducerSession:
             self._connection.transport.abort()
 
     async def run(self, rounds: int) -> None:
-        """Runs `rounds` transactions, none once stopped, and then falls silent: the broker asks about those that were
-        left open."""
+        """Runs up to `rounds` rounds, and ends early if the connection is closed. In each round the producer runs one
+        transaction, unless the load is stopped, and pauses. It answers the broker's checks all the time."""
         for _ in range(rounds):
             if self._connection is None or self._connection.closed:
                 return

@@ -65,7 +65,8 @@ class Fault(NamedTuple):
 
 
 def rot_times(options: Options) -> list[float]:
-    """Draws the times in seconds at which bits flip on one node's disk: in every second seed, up to three times."""
+    """Draws the times in seconds at which bits flip on one node's disk: one to three of them, or none with probability
+    1/2."""
     rng = stream(options.seed, "rot")
     count = rng.choice((0, 0, 0, 1, 2, 3))
     return [rng.uniform(1.0, options.fault_phase_s) for _ in range(count)]
@@ -104,8 +105,9 @@ def plan(options: Options) -> tuple[Fault, ...]:
 
 
 def _added(options: Options, number: int) -> Iterator[Fault]:
-    """Yields the added faults, later faults and stalls that the options ask for. Each of the three is drawn from a
-    separate random stream, so that the rest of the plan is the same with and without them."""
+    """Yields the faults that the options ask for beyond the first plan: added faults, later faults, stalls and, with a
+    second group, faults between groups. Each of the four is drawn from a separate random stream, so that the rest of
+    the plan is the same with and without them. `number`: the number of the first one."""
     for name, kinds, counts in (
         ("added faults", ADDED_KINDS, options.added),
         ("later faults", LATER_KINDS, options.later),

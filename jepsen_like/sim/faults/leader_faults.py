@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def hold_apply(nemesis: FaultInjector, fault: Fault, rng: random.Random) -> None:
-    """Makes the leader apply nothing for a while although it goes on committing. Reads at the leader must then wait,
-    and not return old state.
+    """Makes each drain of the leader's apply lane take up to 1 s for a while, although the leader goes on committing.
+    Reads at the leader must then wait, and not return old state. Does nothing without a leader.
     """
     leader = nemesis.leader()
     if leader is None:
@@ -24,8 +24,8 @@ def hold_apply(nemesis: FaultInjector, fault: Fault, rng: random.Random) -> None
 
 def late_apply(nemesis: FaultInjector, fault: Fault, rng: random.Random, tries: int = 60) -> None:
     """Makes every node but the leader apply late, then kills the leader: the next leader has committed entries that it
-    has not applied yet, and must not answer as if they did not exist. While there is no leader the fault is tried again
-    later."""
+    has not applied yet, and must not answer as if they did not exist. If there is no leader, or the other running nodes
+    are no majority, tries again 0.1 s later, up to `tries` times."""
     leader = nemesis.leader()
     late = [machine for machine in nemesis.up() if machine is not leader]
     if leader is None or len(late) <= leader.options.nodes // 2:

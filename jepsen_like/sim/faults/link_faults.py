@@ -1,4 +1,5 @@
-"""Faults of single links: connections that a middlebox forgets, and acknowledgements that alone are lost."""
+"""Faults of single links: a middlebox forgets connections, or only a follower's acknowledgements to its leader get
+lost."""
 
 from __future__ import annotations
 

@@ -246,7 +246,7 @@ class FaultInjector:
         self.took(fault, what, back)
 
     def hosts(self) -> list[str]:
-        """Returns the host names of all nodes."""
+        """Returns the IP addresses of all nodes' machines."""
         return [machine.host for machine in self.machines.values()]
 
     def _halves(self, fault: Fault, rng: random.Random) -> None:

@@ -39,7 +39,7 @@ def _stall(nemesis: FaultInjector, fault: Fault, machines: Sequence[Machine]) ->
 
 
 def stall(nemesis: FaultInjector, fault: Fault, rng: random.Random) -> None:
-    """Stalls one node; half of the time this is the leader."""
+    """Stalls one running node, in more than half of the cases the leader."""
     machine = nemesis.some(rng)
     if machine is not None:
         _stall(nemesis, fault, [machine])
@@ -113,7 +113,7 @@ class StallsWorld(Protocol):
 
 
 class Stalls:
-    """The stall phase: one stall after the other and no other fault, each of 0.1 to 5 s, on one node, some or all.
+    """The stall phase: one stall after the other and no other fault, each of 0.1 to 5 s, on one node, two or all.
     Reports violations under the name `stall`."""
 
     def __init__(self, world: StallsWorld) -> None:
@@ -169,8 +169,9 @@ class Stalls:
         return self._rng.sample(members, 2) if which == "some" else members
 
     def _expect_leader(self, when: str) -> None:
-        """Waits for a leader that takes writes. A leader that was stalled itself may have hundreds of entries to apply
-        first, and each takes its time here (seed 832001039): the wait goes on as long as it applies entries."""
+        """Waits for a leader that takes writes; reports a violation after LEADER_S seconds. A leader that was stalled
+        itself may have hundreds of entries to apply first, so the time begins again whenever the leader has applied
+        some (seed 832001039)."""
         world, end, applied = self._world, self._world.loop.now + LEADER_S, -1
         while not self._leads() and not world.monitor.violations:
             leader = world.nemesis.leader()

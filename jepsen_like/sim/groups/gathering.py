@@ -1,5 +1,8 @@
-"""A topic of both groups takes messages in the first one alone, and is read out in the second, while a client with an
-old route sends there and the leader is killed; then it is spread again (docs/adr/0114)."""
+"""Gathers a topic of both groups in the first one, and then spreads it over both again (docs/adr/0114).
+
+The second group takes no more messages for the topic, and the topic leaves that group once a consumer group has read
+the rest. Meanwhile a client with an old route sends to the second group, and that group's leader is killed.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
 
 BEGUN_S, ENDED_S = 30.0, 30.0
 HELD_S = (ROUTE_AGE_MS + SETTLE_MS) / 1000 + 2.0
-"""Virtual seconds for which a topic with unread messages must stay."""
+"""Virtual seconds for which the topic must stay in the second group while messages in it are unread."""
 LEFT_S = 60.0
 """Virtual seconds within which a topic without unread messages must leave the group, although the leader is killed
 meanwhile.

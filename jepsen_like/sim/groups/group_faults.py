@@ -1,4 +1,4 @@
-"""Faults between groups: they do not hear each other, or the first one has no majority for a while."""
+"""Faults between groups: the groups do not reach each other, or the first group has no majority for a while."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def groups_apart(others: Sequence[str], nemesis: FaultInjector, fault: Fault, rn
 
 
 def first_headless(nemesis: FaultInjector, fault: Fault, rng: random.Random) -> None:
-    """Kills a majority of the first group, including its leader. The group accepts no changes until they are back."""
+    """Kills a majority of the first group, including its leader if it has one. Until the fault ends and these nodes are
+    started again, the group accepts no changes."""
     leader = nemesis.leader()
     machines = [machine for machine in nemesis.machines.values() if not machine.retired and machine is not leader]
     rng.shuffle(machines)

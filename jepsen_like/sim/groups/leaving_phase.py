@@ -1,4 +1,5 @@
-"""The phases at the end of a run in which a topic, or all, leaves the second group: what they have in common."""
+"""The base class, and the client, of the phases at the end of a run in which one or all topics leave the second
+group."""
 
 from __future__ import annotations
 
@@ -84,7 +85,7 @@ class LeavingPhase:
     """Base class of the phases. No other faults disturb the cluster during a phase."""
 
     CHECKER: str
-    """The name of the checker that reports what is wrong in it."""
+    """The name of the checker under which the phase reports violations."""
 
     def __init__(
         self,
@@ -112,7 +113,8 @@ class LeavingPhase:
     def _tell(
         self, machine: Machine | None, run: list[Command], told: Callable[[ProposeResult], None] = lambda _: None
     ) -> BrokerState | None:
-        """Proposes commands to the node on that machine; returns the node's state, None if it does not run."""
+        """Proposes commands to the node on that machine; none are proposed if `run` is empty. `told` gets the result.
+        Returns the node's state, None if the node does not run or its process is paused."""
         if machine is None or machine.node is None or machine.process is None:
             return None
         node = machine.node
@@ -123,7 +125,7 @@ class LeavingPhase:
         return node.state
 
     def _kill(self) -> None:
-        """Kills the leader of the second group, and starts it again."""
+        """Kills the leader of the second group, if there is one, and has it started again 0.1 to 2 s later."""
         leader = self._leader()
         if leader is not None:
             self._has_killed = True
@@ -137,7 +139,8 @@ class LeavingPhase:
         return self.sender.done
 
     def _judge(self) -> bool:
-        """Checks the logs of the running nodes: every acknowledged message must be there."""
+        """Checks that every readable node has each acknowledged message, unless messages of the topic were trimmed
+        there. Returns False if the run has a violation."""
         for machine in self._group.states.members():
             if machine.readable is None:
                 continue

@@ -80,7 +80,8 @@ class CopiesCheck:
         self._newest: dict[NodeId, int] = {}
 
     def applied(self, machine: Machine) -> None:
-        """Compares, if the first group's state at that version is known; called when a node has applied entries."""
+        """Compares the copy of a node that has applied entries with the first group's state at the copy's version, if
+        that state is known."""
         assert machine.node is not None
         state = machine.node.state
         version, who = state.truth.copied, f"node {machine.node_id}"

@@ -1,5 +1,5 @@
 """Clients of a topic that two groups hold: they send to, read from and commit at the queues of one group, and go where
-routes lead them. Another one changes the truth at nodes of the second group."""
+routes lead them. Another client creates topics at nodes of the second group."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from raftmq_wire.codes import RequestCode, ResponseCode
 from raftmq_wire.message_format import Message, decode_message
 
 TOPIC, QUEUES = "placed", 2
-"""The topic that both groups hold, and its queues in each."""
+"""TOPIC: the topic that both groups hold. QUEUES: number of its queues in each group."""
 SECOND_TOPIC = "placed-second"
 """A topic that the second group alone holds."""
 GROUP = "placed-readers"
@@ -36,8 +36,8 @@ seconds that such a request may take; the registry holds requests while it is no
 ATTEMPTS = 5
 DIAL_S = 1.5
 PATIENCE_S, ACT_PATIENCE_S = 1.0, 4.0
-"""Seconds after which a client gives a request up, and closes the connection. A change of topics may take longer, so
-that the client hears that it was acknowledged.
+"""PATIENCE_S: seconds after which a client gives a request up, and closes the connection. ACT_PATIENCE_S: the same for
+a change of topics, which may take longer, so that the client hears that it was acknowledged.
 """
 SLOTS, ACT_SLOTS = 3, 2
 """Requests that a producer (SLOTS) and the client that changes the truth (ACT_SLOTS) have in flight. They are more than
@@ -52,8 +52,8 @@ Hosts = Callable[[], Mapping[int, Sequence[str]]]
 
 
 def route_of(body: bytes) -> dict[str, dict[str, str]]:
-    """Returns broker name -> broker id -> address, from the body of a route. RocketMQ's JSON has numbers as names
-    there.
+    """Returns broker name -> broker id -> address, from the body of a route. In this JSON of RocketMQ's the broker ids
+    are keys without quotes.
     """
     table = json.loads(re.sub(rb"([{,])(\d+):", rb'\1"\2":', body))
     return {data["brokerName"]: data["brokerAddrs"] for data in table["brokerDatas"]}
@@ -67,15 +67,15 @@ class PlacedClient(Asker):
         self.group = group
         self._hosts = hosts
         self._leader = ""
-        """The host to which the last route led."""
+        """The host of the leader of this client's group, as the last route named it; "" if none is known."""
         self._links: dict[str, RawConnection] = {}
         self.routes = 0
         self.registry: Sequence[str] = ()
-        """The hosts of the registry's processes; none if there is none."""
+        """The hosts of the registry's processes; empty without a registry."""
         self.from_registry = 0
         """Number of routes that came from the registry."""
         self.has_led: Callable[[int, str], bool] = lambda group, host: True
-        """Returns True if the node at that host has led the group."""
+        """Function (number of a group, host) that returns True if the node at that host has led the group."""
 
     async def _asked(
         self, link: RawConnection, code: int, ext: dict[str, str], body: bytes = b"", patience_s: float = PATIENCE_S
@@ -146,7 +146,8 @@ class PlacedClient(Asker):
 
 
 class PlacedProducer(PlacedClient):
-    """Sends with a producer identity, a few messages at a time, each until it is answered."""
+    """Sends with a producer identity, a few messages at a time, each until it is acknowledged or ATTEMPTS attempts have
+    failed."""
 
     def __init__(self, group: int, host: ClientHost, recorder: Recorder, report: Report, hosts: Hosts) -> None:
         super().__init__(group, host, report, hosts)
@@ -208,7 +209,8 @@ class PlacedProducer(PlacedClient):
             self._recorder.end(again, "ok", {**op.value, "queue_id": queue, "queue_offset": offset})
 
     async def _astray(self, rng: random.Random) -> None:
-        """Sends at a node of the first group for a topic that only the second one holds."""
+        """Sends a message for SECOND_TOPIC to a node of the first group, and reports it if the message is stored
+        there."""
         link = await self._link(rng.choice(self._hosts()[1]))
         ext = foreign_send(SECOND_TOPIC, "astray", 0)
         answer = (
@@ -250,7 +252,7 @@ class PlacedReader(PlacedClient):
         if answer is None:
             return
         if answer.code == ResponseCode.PULL_OFFSET_MOVED:
-            self.offsets[queue] = max(offset, int(answer.ext["nextBeginOffset"]))  # a lagging replica knows less
+            self.offsets[queue] = max(offset, int(answer.ext["nextBeginOffset"]))  # a lagging replica may name less
         elif answer.code == ResponseCode.SUCCESS:
             self._take(queue, messages_of(answer.body))
             self.offsets[queue] = int(answer.ext["nextBeginOffset"])
@@ -265,8 +267,8 @@ class PlacedReader(PlacedClient):
                 self._report(CHECKER, f"group {self.group}, queue {queue}: {found}, which was sent to another group")
 
     async def _commit(self, rng: random.Random) -> None:
-        """Commits how far queue 0 was read, at the leader that the route names, and asks for it on the same
-        connection."""
+        """Commits the offset up to which queue 0 was read, at the leader that the route names, and asks for the
+        committed offset on the same connection."""
         link = await self._link(self._leader) if self._leader else None
         if link is None:
             return
@@ -281,7 +283,7 @@ class PlacedReader(PlacedClient):
         self.judge(answer)
 
     def judge(self, answer: Answer | None) -> None:
-        """Checks an answer to the question for the committed offset."""
+        """Checks the answer to a query for the committed offset. Does nothing for None, which means no answer."""
         if answer is None or self._committed is None:
             return
         self.queried += 1

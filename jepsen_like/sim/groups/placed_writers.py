@@ -1,9 +1,8 @@
-"""A writer of batches whose rows lie in both groups, each committed once by a decision of the first one
-(docs/adr/0109), as Spark's sink does it with plain requests.
+"""A writer of batches whose rows lie in both groups. The first group decides once about each batch (docs/adr/0109).
 
-Its driver dies at any step and runs the batch again, with rows in other groups than before. Sometimes it is only
-believed dead, and its commit runs at the same time as that of the next driver. Some batches are aborted, at a node of
-either group.
+The writer sends the requests that Spark's sink sends. Its driver dies at any step and runs the batch again, with rows
+in other groups than before. Sometimes the driver is only believed dead, and its commit runs at the same time as that of
+the next driver. Some batches are aborted, at a node of either group.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from jepsen_like.sim.machines.machine import Machine
 
 TOPIC, QUEUES = "placed-written", 2
-"""The topic of the batches, and its queues in each group."""
+"""TOPIC: the topic of the batches. QUEUES: number of its queues in each group."""
 CHECKER = "writes"
 NAME = "placed-query"
 SECOND = FIRST_GROUP + 1
@@ -47,7 +46,8 @@ Winners = dict[int, list[Try]]
 
 
 class PlacedWriter(PlacedClient):
-    """One streaming query. After `stopped` is set it finishes its last batch."""
+    """The writer of one streaming query: it stages, commits and aborts batches. After `stopped` is set it finishes its
+    last batch."""
 
     def __init__(self, host: ClientHost, report: Report, hosts: Hosts) -> None:
         super().__init__(FIRST_GROUP, host, report, hosts)
@@ -76,8 +76,8 @@ class PlacedWriter(PlacedClient):
         await self._leave(rng, given_up)
 
     async def _leave(self, rng: random.Random, given_up: Sequence[int]) -> None:
-        """Aborts given-up batches once more, as the finding about undecided writes asks an operator to do. A driver
-        that was thought dead may have prepared one since (seed 996000103).
+        """Aborts given-up batches once more, as an operator is asked to do about undecided writes. A driver that was
+        thought dead may have prepared one of the batches since (seed 996000103).
         """
         while self._thought_dead:  # noqa: ASYNC110 - they count down as they end
             await asyncio.sleep(0.1)
@@ -86,7 +86,8 @@ class PlacedWriter(PlacedClient):
                 await asyncio.sleep(rng.uniform(0.02, 0.2))
 
     async def _driver(self, rng: random.Random, batch: int, rows: Sequence[str]) -> bool:
-        """Runs the driver for one batch; returns True if it is known to be committed."""
+        """Runs the driver for one batch. Returns True if the batch is known to be committed. Returns False if that is
+        not known, or if the driver dies or is thought dead, even after a commit: the batch is then to be run again."""
         only = rng.choice((*[None] * 6, FIRST_GROUP, SECOND))
         parts: dict[int, list[str]] = {}
         for row in rng.sample(rows, len(rows)):
@@ -111,8 +112,8 @@ class PlacedWriter(PlacedClient):
         self._thought_dead -= 1
 
     async def _task(self, rng: random.Random, group: int, batch: int, rows: Sequence[str]) -> list[Try] | None:
-        """Stages rows in a group as one task; returns its try, [] if the batch is committed there, None if that is not
-        known."""
+        """Stages rows in a group as one task. Returns a list with the task's try; [] if the batch is already committed
+        there; None if a request was refused or its outcome is unknown."""
         answer = await self._until(rng, group, RequestCode.OPEN_ATTEMPT, self._write(batch))
         if answer is None or answer.code != ResponseCode.SUCCESS:
             return None
@@ -177,7 +178,8 @@ class PlacedWriter(PlacedClient):
             self.judge.acked.add((NAME, batch))
 
     async def _abort(self, rng: random.Random, batch: int, group: int | None = None) -> bool:
-        """Aborts a batch that no driver runs again, in that group or in any; returns True once a node has answered."""
+        """Aborts a batch that no driver runs again, at a node of `group` or, if that is None, of a random group.
+        Returns True if the node answers that the batch is aborted."""
         group = group or rng.choice((FIRST_GROUP, SECOND))
         alone = not self._thought_dead
         answer = await self._until(rng, group, RequestCode.ABORT_WRITE, self._write(batch))
@@ -199,7 +201,8 @@ class PlacedWriter(PlacedClient):
     async def _until(
         self, rng: random.Random, group: int, code: RequestCode, ext: dict[str, str], body: bytes = b""
     ) -> Answer | None:
-        """Asks one node of the group after the other until there is a final answer; None when the driver gives up."""
+        """Asks one node of the group after the other until there is a final answer, and returns it. Returns None if
+        there is none after TRIES tries."""
         for _ in range(TRIES):
             link = await self._link(rng.choice(self._hosts()[group]))
             if link is not None:

@@ -1,5 +1,5 @@
-"""The end of the second group: it is drained, and retires. Its log is closed while a client still sends, which a quota
-may hold back, and its leader is killed (docs/adr/0113)."""
+"""The end of the second group: it is drained, and retires. Its log is closed while a client, which a quota may slow
+down, still sends. Meanwhile its leader is killed (docs/adr/0113)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SENDS_S = 4.0
 """Virtual seconds of the drain in which the client still sends."""
 DRAINED_S, RETIRED_S, ENDED_S = 30.0, 120.0, 30.0
 """Virtual seconds: DRAINED_S until the group must be drained, RETIRED_S until it must have retired on all nodes,
-ENDED_S until a node of it that starts again must end.
+ENDED_S for each of the other steps, such as a node of the group that starts again and must end.
 """
 CLOSE_P, CANCEL_P, KILL_P, REST_P = 0.3, 0.03, 0.05, 0.3
 """Probabilities per look: CLOSE_P, of an attempt to close the log; CANCEL_P, that the drain begins or ends; KILL_P,
@@ -64,7 +64,7 @@ class Retirement(LeavingPhase):
         self._before: dict[int, BrokerGroup] = {}
         self._asked_at = 0
         self.closes = 0
-        """Attempts to close the log that were refused, because a message or another drain came between."""
+        """Number of attempts to close the log that were refused, because a message or another drain came between."""
         self._looks: list[int] = []
         """Indexes named by the attempts that may have closed the log: all attempts but the refused ones."""
 
@@ -95,7 +95,8 @@ class Retirement(LeavingPhase):
         return False
 
     def _retires(self) -> bool:
-        """Takes the next step; returns True once all nodes know that the group has retired."""
+        """Takes random steps: begins or cancels the drain, closes the log, kills the leader. Returns True once the
+        first group's leader and all nodes of the second group know that the group has retired."""
         now, rng, leader = self._loop.now, self._rng, self._leader()
         self.sender.stopped = self.sender.stopped or now >= self._ends_s
         for node in self._group.states.running():
@@ -156,7 +157,8 @@ class Retirement(LeavingPhase):
         return True
 
     def _is_decided(self) -> bool:
-        """Returns True once the first group has decided those changes; reports a violation if the group came back."""
+        """Returns True once the first group has decided the changes that `_asks_again` proposed. Reports a violation if
+        the retired group came back."""
         state = self._tell_first([])
         if state is None or state.applied.index <= self._asked_at:
             return False
@@ -166,7 +168,8 @@ class Retirement(LeavingPhase):
         return True
 
     def _ends(self) -> bool:
-        """Starts a node again; returns True once it has ended by itself."""
+        """Restarts the node with the highest id, unless it has already ended because its group has retired. Returns
+        True once it has ended for that reason."""
         machine = self._group.machines[max(self._group.machines)]
         if not machine.has_retired and not self._has_started:
             self._has_started = True

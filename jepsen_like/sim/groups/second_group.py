@@ -56,8 +56,9 @@ NODES = 3
 SEED_STEP = 1 << 40
 """Number that is added to a run's seed to draw the second group's machines and faults."""
 LEADER_S, COPIED_S, ROUTES_S, READ_S, SETTLED_S = 60.0, 60.0, 60.0, 150.0, 60.0
-"""Virtual seconds within which, when nothing is broken, the group has a leader, its copy is that of the first group,
-every route names both leaders, all replicas are read, and every write to both groups is decided and copied."""
+"""Virtual seconds when nothing is broken: LEADER_S until the group has a leader, COPIED_S until its copy is that of the
+first group, ROUTES_S until every route names both leaders, READ_S until all replicas are read, SETTLED_S until every
+write to both groups is decided and copied."""
 
 
 class FirstGroup(Protocol):
@@ -72,7 +73,7 @@ class FirstGroup(Protocol):
     broker_groups: BrokerGroupsOperator | None
 
     def nemesis_leader(self) -> Machine | None:
-        """Returns the machine of the first group's leader."""
+        """Returns the machine of the first group's leader; None if no running node leads."""
 
 
 class GroupMonitor(Monitor):
@@ -102,7 +103,8 @@ class SecondGroup:
     """The second group, with its machines, faults and checks. `clients` are the clients that use both groups."""
 
     def __init__(self, world: FirstGroup, add_host: Callable[[], ClientHost], *, planned: bool) -> None:
-        """`add_host` adds a machine for one more client. `planned`: the group has its own planned faults."""
+        """`add_host` adds a machine for one more client and returns it. `planned`: the group has its own planned
+        faults."""
         self._world = world
         self.options = options = options_of(world.options)
         ids = [NodeId(i) for i in range(1, NODES + 1)]
@@ -148,7 +150,7 @@ class SecondGroup:
             world.loop, world.network, self.machines, self.monitor, faults, client_hosts, further
         )
         self._why = ""
-        """The fault of the first wrong route that was found; "" if none was."""
+        """Description of what is wrong with the first wrong route of the last look; "" if none is."""
 
     def hosts(self) -> dict[int, list[str]]:
         """Returns number of a group -> the hosts of its nodes, including removed ones."""
@@ -187,7 +189,8 @@ class SecondGroup:
         own.truth = CopiesCheck(own.report, operator.check)
 
     def _machine_of(self, process: Process) -> Machine | None:
-        """Returns the machine on which a node's process runs; None for a client's."""
+        """Returns the machine on which a node's process runs; None for any other process, and for one that has
+        ended and been replaced."""
         found = self._by_process.get(process)
         if found is None and process.name.startswith("node"):
             for machines in self._groups.values():
@@ -197,7 +200,7 @@ class SecondGroup:
         return found if found is not None and found.process is process else None
 
     def _confirmed(self) -> int:
-        """Returns the version of the truth that the second group has surely copied."""
+        """Returns the version of the truth that the second group has surely copied; 0 if none of its nodes runs."""
         return max((node.state.truth.copied for node in self.states.running()), default=0)
 
     # --- the beginning -----------------------------------------------------------------------------------------------
@@ -278,7 +281,8 @@ class SecondGroup:
         )
 
     def _has_made(self) -> bool:
-        """Returns True if every topic that was acknowledged at the second group is in the first one."""
+        """Checks that every topic whose creation was acknowledged at the second group is on each node of the first one.
+        Returns False if the run has a violation."""
         for machine in self._world.states.members():
             assert machine.node is not None
             for name in [name for name in self.changer.made if name not in machine.node.state.topics][:1]:
@@ -351,7 +355,8 @@ class SecondGroup:
         return None
 
     def _judge_log(self, group: int, wait: Wait) -> bool:
-        """Reads the topic of both groups from each replica of one, and judges it as the log checker does."""
+        """Reads TOPIC from each replica of this group, and judges the history of the group's clients with the log
+        checker. Returns False if the replicas cannot be read, or if the run has a violation."""
         recorder, machines = self.recorders[group], self._groups[group]
         living = [machine for machine in machines.values() if not machine.retired]
         done: list[bool] = []
@@ -381,7 +386,8 @@ class SecondGroup:
         return not self._world.monitor.violations
 
     def _judge_writes(self) -> bool:
-        """Checks the rows of writes to both groups, on one node of each: all nodes of a group are equal."""
+        """Checks the rows of writes to both groups, on one node of each: all nodes of a group are equal. Returns False
+        if the run has a violation."""
         if self.writer is not None:
             of_first, of_second = self._world.states.members()[0], self.states.members()[0]
             rows, trimmed = placed_writers.rows_of((of_first, of_second))
@@ -390,7 +396,8 @@ class SecondGroup:
         return not self._world.monitor.violations
 
     def _judge_insides(self) -> bool:
-        """Checks the insides of the second group's nodes, when nothing changes any more."""
+        """Checks the Raft state, digests and rows of the second group's nodes, when nothing changes any more. Returns
+        False if the run has a violation."""
         try:
             self.monitor.check_all()
         except InvariantViolationError as error:

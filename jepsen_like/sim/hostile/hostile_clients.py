@@ -29,7 +29,7 @@ from raftmq_wire.message_format import BatchItem, build_batch
 from raftmq_wire.signature import Credentials
 
 HALVES = (4, 16)
-"""Fewest and most connections that hold half a frame at a time."""
+"""Fewest and most connections of one episode, each of which gets the beginning of a frame."""
 HALF_BYTES = (200, 2900)
 PULLS = (20, 120)
 """Fewest and most pulls in flight at once on one connection."""
@@ -38,7 +38,7 @@ GROUPS = (5, 40)
 FILTERS = (10, 60)
 """Fewest and most pulls, each with a filter of its own, in one write."""
 TERMS = (20, 120)
-"""Fewest and most terms of each of these filters."""
+"""Fewest and most terms of one filter, in pulls that have a filter of their own (FILTERS)."""
 WAKES = (60, 300)
 """Fewest and most pulls that are parked for one message."""
 JOINS = (20, 120)
@@ -46,7 +46,7 @@ JOINS = (20, 120)
 MEMBERS = (600, 2000, 2000)
 """Numbers of consumers of one group on one connection, of which one is drawn."""
 BATCHES, BATCH = (4, 10), (40, 100)
-"""Fewest and most batches, and messages in each, that create the rows of a topic."""
+"""BATCHES: fewest and most batches of messages that are sent to one topic. BATCH: fewest and most messages in each."""
 USED_S = 30.0
 """Time in seconds between two requests that keep an otherwise silent connection in use."""
 DONE_S = 4.0
@@ -110,7 +110,7 @@ class Hostile(Client):
         return not self._busy
 
     def overdue(self, before_s: float, *, silent_since_s: float) -> list[tuple[str, UnansweredRequest]]:
-        """Returns the requests that were sent before `before_s` and have no answer, each with the name of its
+        """Returns the overdue requests on all open connections (see `RawConnection.overdue`), each with the name of its
         connection."""
         self.connections = [one for one in self.connections if not one.closed]
         return [
@@ -279,7 +279,8 @@ class Hostile(Client):
                 connection.write(connection.frame(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ext))
 
     async def rows(self, node: str) -> None:
-        """Sends very many messages to one topic, searches through all of them in vain, and deletes the topic."""
+        """Sends very many messages to one topic, searches through all of them in vain, and deletes the topic half of
+        the time."""
         rng = random.Random(self.rng.random())
         connection = await self.open(node, BROKER_PORT)
         sends = foreign_send("very-many", "rows", 0) | {"m": "true"}
@@ -306,7 +307,8 @@ class Hostile(Client):
         await intrude(self.host.loop, random.Random(self.rng.random()), node, NodeId(int(node.rsplit(".", 1)[1])))
 
     async def _wait(self, connection: RawConnection) -> None:
-        """Closes the connection once everything is answered. Unanswered requests stay, and are judged at the end."""
+        """Waits up to DONE_S seconds. Looks 20 times whether everything is answered, and if so closes the connection
+        with probability 0.7. A connection that is left open is judged at the end."""
         for _ in range(20):
             await asyncio.sleep(DONE_S / 20)
             if connection.closed:

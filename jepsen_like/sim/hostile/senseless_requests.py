@@ -60,7 +60,7 @@ class OddRequest(NamedTuple):
 
 
 def draw_odd(rng: random.Random, code: int | None = None) -> OddRequest:
-    """Draws the next senseless request, of the given code if there is one."""
+    """Draws the next senseless request. `code`: the request's code; None: any code in CODES."""
     code = rng.choice(CODES) if code is None else code
     known = code if code in almost_valid.FIELDS else Code.QUERY_CONSUMER_OFFSET
     _, fields, body = almost_valid.draw(rng, known)

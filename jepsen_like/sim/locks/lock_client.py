@@ -36,8 +36,9 @@ class LockClient:
         judge.watch(client_id, self.is_known)
 
     async def connect(self, node: str, report: Report) -> bool:
-        """Opens a new connection to the node and sends a heartbeat with the client's id: only clients that have done so
-        get locks. Returns False if that fails."""
+        """Opens a new connection to the node, sends a heartbeat with the client's id (only clients that have sent one
+        get locks), and creates the group. Then waits up to TELL_S seconds while the other nodes get heartbeats. Returns
+        False if any of the first three steps fails, or if the connection is closed by then."""
         self._report = report
         made = await self._dial(node)
         if made is None:

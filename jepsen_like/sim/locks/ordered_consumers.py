@@ -100,8 +100,8 @@ class Ordered(Client):
     # --- orderly consumers -------------------------------------------------------------------------------------------
 
     async def _consume(self, rng: random.Random, last: bool) -> None:
-        """Runs one consumer after the other. With `last`, the final one reads to the end after all others have
-        ended."""
+        """Runs one consumer after the other until `stopped` is set. With `last`, goes on until a consumer holds every
+        queue and has read all of them to the end."""
         all_read = False
         while not (self.stopped and (all_read or not last)):
             client = self.client(GROUP, TOPIC)
@@ -168,8 +168,8 @@ class OrderedSession:
         self._rounds = rng.randint(3, 12)
 
     async def run(self) -> bool:
-        """Runs the session. Returns True if the consumer holds every queue and has read all of them after the senders
-        stopped."""
+        """Runs the session. Returns True if this is the `last` consumer, and it holds every queue and has read all of
+        them to the end after the senders stopped."""
         client, rng = self._client, self._rng
         while self._goes_on():
             locked_s = self._loop.now

@@ -48,8 +48,8 @@ class FaultyFileSystem(MemoryFileSystem):
     def __init__(self) -> None:
         super().__init__()
         self.fail_next: dict[str, int] = {}
-        """Call name ("fdatasync", "pwritev") -> errno with which the next such call fails; that call removes the
-        row."""
+        """Call name ("fdatasync", "pwritev") -> errno with which the next such call fails. The row is removed when that
+        call fails."""
         self.failed: list[str] = []
         """Calls that failed on demand since the last start, each as "call:ERRNO"."""
         self.cut_power_in = ""
@@ -88,7 +88,7 @@ class FaultyFileSystem(MemoryFileSystem):
                     c._replace(data=c.data[:SECTOR]) for c in inode.pending if isinstance(c, _UnsyncedWrite)
                 ]
             inode.sync()
-        self.crash(0)  # no unsynced data remains, so the crash below loses nothing at random
+        self.crash(0)  # no unsynced data remains, so this call loses nothing at random
 
     def restart(self) -> None:
         """Restarts the disk: no call fails on demand any more, and a full disk has space again."""
@@ -115,7 +115,8 @@ class DigestKV:
         return dict(self._sums)
 
     def recount(self) -> dict[str, int]:
-        """Returns the same sums computed by a scan: equal to `sums` unless the store lost or invented rows."""
+        """Returns family -> digest sum of its rows, computed by a scan. It equals `sums` unless the store lost or
+        invented rows."""
         return digest(self._store)
 
     @property

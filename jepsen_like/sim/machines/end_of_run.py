@@ -1,4 +1,4 @@
-"""The end of a simulated run."""
+"""Ends a simulated run, so that nothing of it is left to the garbage collector."""
 
 from __future__ import annotations
 

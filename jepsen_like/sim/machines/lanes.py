@@ -1,5 +1,6 @@
 """Simulated lanes. In production a lane is a thread that works off queued jobs; one batch of work is called a drain.
-Here a drain is a timer on the loop and its report to the node another, and faults can come in between."""
+Here a drain is one timer on the loop, and the report of its result to the node is another. Faults can come between the
+two."""
 
 from __future__ import annotations
 
@@ -37,8 +38,8 @@ class LaneWatcher(Protocol):
 
 
 class DiskSpeed(NamedTuple):
-    """Ranges of delays in seconds. A drain takes a random time in `drain_s`, times the slow factor while the disk is
-    slow."""
+    """Ranges of delays in seconds. A drain takes a random time in `drain_s`, and its result reaches the node a random
+    time in `report_s` later. While the disk is slow, both are multiplied by its slow factor."""
 
     drain_s: tuple[float, float]
     report_s: tuple[float, float]
@@ -84,7 +85,8 @@ class SimLane:
             self._begin()
 
     def close(self) -> None:
-        """Does all queued jobs at once, and accepts no more."""
+        """Finishes a drain that runs step by step, does all queued jobs at once, and does no more work from then
+        on."""
         if self._steps is not None and not self._dead:
             self._steps.finish()
             self._ended(self._steps, [])
@@ -206,7 +208,7 @@ class SimApplyLane(SimLane):
     inline_bytes = INLINE_BYTES_MAX
     """Largest size of a small job, in bytes."""
     held: Callable[[], bool] = staticmethod(lambda: False)
-    """Returns True while a fault holds apply back: then no job is done within `submit`."""
+    """Function that returns True while a fault holds apply back: then no job is done within `submit`."""
 
     def submit(self, job: Any) -> None:
         """Does a small job at once, if the lane is idle and chance says so; otherwise queues it."""

@@ -1,5 +1,5 @@
-"""A single simulated node, which is the leader. Nothing happens but for the caller's requests, and the caller lets time
-pass."""
+"""A single simulated node, which is the leader. It gets only the caller's requests, and virtual time passes only when
+the caller lets it pass."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ class LoneNode:
         asyncio.set_event_loop(None)
 
     def connect(self, make: Callable[[], _Client], seconds: float) -> tuple[Endpoint, _Client]:
-        """Opens a client's connection to the node, which may take up to `seconds`."""
+        """Opens a client's connection to the node and returns its transport and protocol. Lets `seconds` of virtual
+        time pass; raises asyncio.InvalidStateError if the connection is not open by then, OSError if it fails."""
         task = self.client.run(self.loop.create_task, self._network.connect(make, host_of(1), BROKER_PORT))
         self.pass_time(seconds)
         return cast("tuple[Endpoint, _Client]", task.result())

@@ -61,8 +61,8 @@ class Process:
         """All tasks of the process, kept referenced until the end of the run, so that those of a dead process are not
         garbage collected at a random moment."""
         self.on_power_cut: Callable[[], None] = lambda: None
-        """Called when the machine's power fails in the middle of work that this simulated process does in an executor.
-        """
+        """Function that is called when the machine's power fails in the middle of work that this simulated process does
+        in an executor, or of a lane's drain."""
         self.context = Context()
         self.context.run(PROCESS.set, self)
 

@@ -93,7 +93,7 @@ USER_KEY = b"the key of the simulated secrets"
 KEY_FILE = "/etc/raftmq/auth.key"
 PEER_PORT, BROKER_PORT, NAMESRV_PORT, REGISTRY_PEER_PORT = 10912, 10911, 9876, 10920
 REGISTRY = (1, 2, 3)
-"""The processes of the registry."""
+"""Numbers of the registry's processes."""
 LISTENERS = {"broker": BROKER_PORT, "namesrv": NAMESRV_PORT}
 
 
@@ -126,7 +126,7 @@ def peer_of(node_id: int, group: int = GROUP_ID) -> PeerNode:
 
 
 class MachineWatcher(Protocol):
-    """Observer of the machines (see `monitor`)."""
+    """Observer of the machines. `jepsen_like.sim.checks.monitor.Monitor` is the one of a run."""
 
     def opened(self, machine: Machine) -> None:
         """Called when a node has opened its data directory; no part of it runs yet."""
@@ -150,7 +150,8 @@ class MachineWatcher(Protocol):
         """Called when the node has received the result of a lane's work."""
 
     def ended(self, machine: Machine, how: str) -> None:
-        """Called when the process has ended; `how` is "kill", "power", or the reason why the node stopped."""
+        """Called when the process has ended. `how` is "kill", "power", "stopped" for an orderly stop, or "failed: "
+        with the reason."""
 
     def retired(self, machine: Machine) -> None:
         """Called when a machine was switched off for good, and its disk is lost."""
@@ -160,8 +161,8 @@ class MachineWatcher(Protocol):
 
 
 class Machine:
-    """One machine. `node` is None while no process runs. The nemesis and the world start, stop and damage the node
-    through its methods."""
+    """A machine that runs one node. `node` is None while no process runs. The nemesis and the world start, stop and
+    damage the node through the machine's methods."""
 
     def __init__(
         self,
@@ -184,7 +185,7 @@ class Machine:
         self.clock = SimClock(loop, self.rng.randint(-options.skew_ms, options.skew_ms))
         self.disk_factor = 1.0
         self.apply_factor = 1.0
-        """Factor by which apply is slower, on top of the factor of all lanes."""
+        """Factor by which the apply lane is slower. The larger of this and `disk_factor` counts for that lane."""
         self.node: Node | None = None
         self._is_closed = False
         self.process: Process | None = None
@@ -197,7 +198,7 @@ class Machine:
         self.was_installing = False
         """True if, since the last start, the node began to install a snapshot in place of its log."""
         self.backfilling = False
-        """True if the node lacked older segments when it started."""
+        """True from a start at which the node lacked older segments until it has them."""
         self._lanes: list[SimLane] = []
         """The lanes of the current process."""
         self.boots = 0
@@ -261,8 +262,8 @@ class Machine:
         return True
 
     def start(self) -> None:
-        """Starts the node's process, and restarts it whenever it ends, as an init system does. Does nothing while the
-        process runs, a fault keeps the machine down, or the machine is retired."""
+        """Starts the node's process, and restarts it whenever it ends by itself, as an init system does. Does nothing
+        while the process runs, a fault keeps the machine down, or the machine is retired."""
         if self.up or self.held or self.retired:
             return
         if self.host in self.network.links.down:
@@ -332,9 +333,9 @@ class Machine:
         self.loop.call_outside(self.rng.uniform(0.1, 0.6), self.start)
 
     def _is_too_old(self, failure: str, process: Process) -> bool:
-        """Returns True if a node of an older version stopped for a right reason: at its directory, or at the entry with
-        the newest level that came while it ran. A node that starts later is refused by its peers and never gets that
-        entry."""
+        """Returns True if a node of an older version failed for a right reason: it found its directory finalized at the
+        newest level, or the entry with that level came while it ran. A node that starts after that entry is refused by
+        its peers and never gets the entry."""
         if f"the log has level {LEVEL}" in failure:
             return self.final_since is None or self.began_s < self.final_since
         return failure.startswith(FINALIZED)
@@ -408,7 +409,7 @@ class Machine:
 
     def open_kv(self, path: str) -> DigestKV:
         """Opens the state database. The rows outlive the process in `kv`, and the file CURRENT tells whether those rows
-        belong to this directory."""
+        belong to this directory. Raises KVCorruptError if they do and the nemesis has damaged them (`spoil`)."""
         current = Path(path) / CURRENT_FILE
         if not self.fs.exists(current):
             self.kv = DigestKV(MemoryKV(model_crash=True, fs=self.fs))
@@ -418,7 +419,7 @@ class Machine:
         elif self.spoiled:
             raise KVCorruptError("a block fails its checksum")
         else:
-            if self.kv.closed:  # an earlier attempt of this process to start did it, and lacked data
+            if self.kv.closed:  # by an earlier attempt of this process to start, which lacked data
                 self.kv = self.kv.crash(self.kv.unsynced)
             return self.kv
         self.spoiled = False
@@ -541,7 +542,7 @@ class Machine:
         return SimApplyLane if name == "apply" else SimLane
 
     def _holds_lock(self) -> bool:
-        """Returns True if the calling thread may not stop here, because some lock of the log is held."""
+        """Returns True if a drain may not stop here, because a lock of the log is held or no node is open."""
         if self.node is None:
             return True
         log = self.node.storage.directory.log

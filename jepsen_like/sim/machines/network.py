@@ -162,8 +162,8 @@ class Endpoint(asyncio.Transport):
         self.peer.move()
 
     def _press(self) -> None:
-        """Tells this side's protocol to pause writing when the buffer has grown above HIGH_WATER, and to go on when it
-        has shrunk to LOW_WATER.
+        """Tells this side's protocol to pause writing when the buffer has grown above the high limit, and to go on when
+        it has shrunk to the low limit (`set_write_buffer_limits`; HIGH_WATER and LOW_WATER at first).
         """
         size = self.get_write_buffer_size()
         if not self._told_to_pause and size > self._high:
@@ -462,7 +462,7 @@ class Network:
         return any(one.forgotten and one.own[0] in hosts and one.other[0] in hosts for one in self.endpoints)
 
     def process_ended(self, process: Process, *, politely: bool) -> None:
-        """Closes all connections and listeners of the process."""
+        """Closes all connections and listeners of a process that has ended. `politely`: see `Endpoint.leave`."""
         for endpoint in [one for one in self.endpoints if one.process is process]:
             del self.endpoints[endpoint]
             endpoint.leave(politely=politely)

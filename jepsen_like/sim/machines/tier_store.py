@@ -1,5 +1,5 @@
-"""An object store in virtual time, shared by all machines: it is slow, and at times it fails, tears an object or never
-answers.
+"""An object store in virtual time, shared by all machines: it is slow, and at times it fails, tears an object or loses
+an answer.
 
 A request that was sent is carried out whatever becomes of its sender: a killed node's object may appear after its
 successor has written the same one.
@@ -27,9 +27,9 @@ class Weather(NamedTuple):
     refused: float = 0.0
     """Probability that the store answers 503 and does nothing."""
     lost: float = 0.0
-    """Probability that the store does the call and never answers."""
+    """Probability that the store does the call and its answer is lost: the caller gets Unreachable."""
     late: float = 0.0
-    """Probability that the store answers with an error and does the call seconds later."""
+    """Probability that a caller that writes gets Unreachable, and the store does the call seconds later (`late_s`)."""
     torn: float = 0.0
     """Probability that a create keeps only a part of the object and reports success."""
     delay_s: tuple[float, float] = (0.001, 0.02)
@@ -142,8 +142,8 @@ class SimStore:
         """Does nothing: this store has no connections."""
 
     async def _call(self, do: Callable[[], T], *, writes: bool = False) -> T:
-        """Sends a request, carries it out outside any process after a delay, and returns the answer, which may be an
-        error or never come."""
+        """Sends a request, carries it out outside any process after a delay, and returns the answer. Raises StoreError,
+        also for a request that was carried out but whose answer is lost, or that will be carried out later."""
         chance, weather = self._chance, self.weather
         fate, delay_s = chance.random(), chance.uniform(*weather.delay_s)
         answered: asyncio.Future[T] = self._loop.create_future()

@@ -1,9 +1,9 @@
 """Upper bounds of the work in one turn of a simulated node's event loop, and in one drain (batch of work) of a lane.
 
-A node in production spends `cluster.runtime.turns.work.TURN_SHARE` units per turn on work that is cut into steps; here
-a hundredth of it, so that faults hit such work in the middle, as with `machine.SWEEP_ROWS`. A callback that charges the
-meter more than its bound is a violation, whatever its purpose, because work that grows with requests or data must be
-cut into steps.
+A node in production spends `cluster.runtime.turns.work.TURN_SHARE` units per turn on work that is cut into steps. A
+simulated node spends a twentieth of that, so that faults hit such work in the middle, as with `machine.SWEEP_ROWS`. A
+callback that charges the meter more than its bound is a violation, whatever its purpose, because work that grows with
+requests or data must be cut into steps.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ COPY_P = 0.3
 
 
 class RegistryFaults:
-    """Begins one fault after the other, drawn by the seed. `applied` counts them."""
+    """Begins one fault after the other, drawn by the seed. `applied` counts the faults by kind."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class RegistryFaults:
         self._loop, self._network, self._machines, self._replicas = loop, network, machines, replicas
         self._nodes = list(nodes)
         self.copies: dict[int, bytes] = {}
-        """Process -> an older state of its disk."""
+        """Number of a process -> the records that its disk had at the last `copy`."""
         self.applied: Counter[str] = Counter()
         self.over = False
 
@@ -49,7 +49,8 @@ class RegistryFaults:
         self._loop.call_outside(self._rng.uniform(*PAUSE_S), self._next)
 
     def end(self) -> None:
-        """Ends all faults: every process runs."""
+        """Begins no further fault, and ends those that were begun: every process runs, answers and no longer lies. Does
+        not heal cut links."""
         self.over = True
         for machine in self._machines.values():
             machine.lies = False

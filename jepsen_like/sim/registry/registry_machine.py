@@ -38,7 +38,7 @@ _ELSEWHERE = GroupMember(1, "10.9.9.9", 1, "", {"broker": "10.9.9.9:1"})
 
 
 class RegistryMachine:
-    """One machine. `server` is None while no process runs."""
+    """A machine that runs one process of the registry. `server` is None while no process runs."""
 
     def __init__(
         self, number: int, options: Options, loop: SimLoop, network: Network, replicas: Replicas, topic: str
@@ -73,7 +73,7 @@ class RegistryMachine:
 
     @property
     def runs_replica(self) -> bool:
-        """True if the child runs."""
+        """True if the child runs, and it is not paused with its parent process."""
         process, child = self.process, self.child
         return self.up and process is not None and not process.paused and child is not None and not child.is_over
 
@@ -144,8 +144,8 @@ class RegistryMachine:
             link.send(Kind.GROUPS, [], told)
 
     def _aged(self, record: GroupRecord) -> GroupRecord:
-        """Returns an older record of the group with fewer members, which was true once. A node that knows nothing of
-        the group believes the record, and then names the leader of that time.
+        """Returns a record of the group that was true once, without its second member; `record` itself if no older one
+        is known. A node that knows nothing of the group believes the record, and then names the leader of that time.
         """
         older = [groups[record.group] for groups in self._older if record.group in groups]
         older = [each for each in older if each.epoch < record.epoch]

@@ -92,7 +92,8 @@ class SimReplica:
         await asyncio.sleep(self._rng.uniform(*DELAY_S))
 
     async def apply(self, operation: bytes, limit_s: float) -> RegistryReply:
-        """Applies an operation; the outcome is unknown if there is no majority."""
+        """Applies an operation and returns the outcome. If there is no majority, or the replica hangs, the outcome is
+        unknown, and is returned after `limit_s` seconds."""
         await asyncio.sleep(self._rng.uniform(*DELAY_S))
         answer = None if self.hangs else self._replicas.apply(self._number, operation)
         if answer is None:
@@ -114,6 +115,6 @@ class SimReplica:
         return 0, OK, "", msgspec.msgpack.encode(status)
 
     async def close(self, limit_s: float) -> int:
-        """Marks the process as over."""
+        """Marks the child as over, and returns the exit code 0."""
         self.is_over = True
         return 0

@@ -30,7 +30,8 @@ REBUILT_S = 10.0
 connections work.
 """
 TOLD_S = 12.0
-"""Virtual seconds in which a process has surely sent all its records to others. It does so every ten looks."""
+"""Virtual seconds in which a process has surely sent all its records to others. Most of its frames contain only new
+records (`cluster.registry.registrations.WHOLE_EVERY`)."""
 
 
 class RegistryWorld(Protocol):
@@ -78,7 +79,8 @@ class SimRegistry:
     # --- what is always true -----------------------------------------------------------------------------------------
 
     def look(self, process: Process) -> None:
-        """Checks the map of a process after each of its events: no epoch goes back."""
+        """Checks the map of a process after each of its events: no epoch goes back. A process that has lied since its
+        start is not checked."""
         machine = next(
             (each for each in self.machines.values() if each.process is process and each.server is not None), None
         )
@@ -136,7 +138,7 @@ class SimRegistry:
 
     def stays_gone(self, number: int, wait: Wait) -> bool:
         """Restores the registry's records from before the group `number` retired, and demands that no node accepts
-        them. Returns False if one does.
+        them. Returns False if one does, or if the registry does not soon know all other groups again.
         """
         self._gone = number
         for node in self._groups[number].values():

@@ -6,7 +6,7 @@ reports
 
 - a request that was let through although no state of the node with its connection allows it,
 - a message that was stored although no state of its leader, between the request and the entry, allows it to its user,
-- a message that was given to a pull that no state from the message's own entry on allows,
+- a pull that was given a message although no state since the message's own entry allows the pull,
 - a request that was denied although every state of every node in that time allows it. For a denial by a follower, the
   states count from the index that the leader had applied when the client asked (ADR 0104).
 """
@@ -108,8 +108,8 @@ class _Heard:
 
 
 class AccessCheck:
-    """The check itself. It receives all entries that nodes apply and all requests and answers of the clients of
-    `user_clients`."""
+    """Judges the answers to requests of users. It receives all entries that nodes apply, and all requests and answers
+    of the clients of `user_clients`."""
 
     def __init__(
         self, report: Report, now: Callable[[], float], leader_of: Callable[[int], NodeId | None], reveal: Reveal

@@ -194,7 +194,7 @@ class AccessModel:
                     users[each] = self._changed(user, command)
 
     def _change_tokens(self, users: ModelUsers, command: Found) -> None:
-        """Creates and ends tokens as the command says, before its effect on `users`."""
+        """Applies the command to `tokens` and `level`. `users` must be as they were before the command."""
         ids = {user.id for user in users.values()}
         if isinstance(command, Finalize):
             self.level = max(self.level, command.level)

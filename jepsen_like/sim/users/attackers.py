@@ -62,7 +62,7 @@ def rules_of(name: str) -> list[list[object]]:
 
 
 class AttackerConnection(RawConnection):
-    """A connection over which nodes may ask the attacker about transactions (39)."""
+    """A connection over which nodes may ask the attacker about transactions (request code 39)."""
 
     on_check: Callable[[dict[str, str]], None] | None = None
 
@@ -74,7 +74,8 @@ class AttackerConnection(RawConnection):
 
 
 class Attackers(Asker):
-    """The attacker and the neighbour. Setting `stopped` ends them after their present request."""
+    """Carries out attacks as the user OWN, and some as the user NEIGHBOUR. Setting `stopped` ends them after the
+    present attack."""
 
     def __init__(
         self,
@@ -136,7 +137,8 @@ class Attackers(Asker):
 
 
 class UserAttack:
-    """One attack on one connection."""
+    """One attack on one connection. In the descriptions of its methods, "its own" means the attacker's own, and a
+    number in parentheses is the code of the request that the method sends."""
 
     def __init__(self, attackers: Attackers, name: str, connection: RawConnection, rng: random.Random) -> None:
         self.all, self._name, self.connection, self.rng = attackers, name, connection, rng
@@ -221,7 +223,7 @@ class UserAttack:
             await self.ask(RequestCode.HEART_BEAT, {}, json.dumps(body).encode())
 
     def answers_check(self, ext: dict[str, str]) -> None:
-        """Answers the question about a half message (39) with its end."""
+        """Answers a node's question about a half message (39) with a commit or rollback of that message (37)."""
         fields = {"producerGroup": GROUP, "commitOrRollback": self.rng.choice((COMMIT, ROLLBACK))}
         fields |= {name: ext[name] for name in ("tranStateTableOffset", "commitLogOffset", "msgId") if name in ext}
         self.connection.write(self.frame(RequestCode.END_TRANSACTION, fields, oneway=True))
@@ -351,7 +353,7 @@ class UserAttack:
 
 
 class AttackKind(NamedTuple):
-    """One kind of attack."""
+    """One kind of attack: its name, and the function that carries it out."""
 
     name: str
     act: Callable[[UserAttack], Awaitable[None]]

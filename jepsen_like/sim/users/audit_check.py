@@ -48,7 +48,7 @@ def small_audit() -> Iterator[None]:
 
 
 class AuditCheck:
-    """The check itself. It remembers every row that it has seen on any node."""
+    """Checks which changes the audits of nodes keep. It remembers every row that it has seen on any node."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -56,7 +56,8 @@ class AuditCheck:
         """User who asked -> numbers of the changes that count for the user."""
 
     def look(self, machine: Machine) -> None:
-        """Reads the audit of one node. Must be called more often than KEPT changes are made."""
+        """Reads the audit of one node and reports changes that it lacks, or if it keeps too many. Must be called at
+        least once for every KEPT changes, or some changes are never seen."""
         found: dict[int, None] = {}
         for key, row in machine.kv.scan(META, *meta_keys.AUDIT):
             number, fields = meta_keys.audit_number(key), msgpack.unpackb(row)

@@ -2,7 +2,7 @@
 memory for denied requests, the lines of the log, and the slots for costly requests.
 
 The requests themselves are valid. The check of shared things (`shared_check`) and the bounds of work in one turn
-(`jepsen_like.sim.machines.turn_bounds`) say what they may cost others.
+(`jepsen_like.sim.machines.turn_bounds`) say what they may cost others. A number in parentheses is a request code.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WIDE_QUEUES, RESETS = 16, 60
 """WIDE_QUEUES: queues of the topic whose offsets are reset. RESETS: resets in one write."""
 CONNECTIONS, LISTS_EACH = 4, 8
 STAYS_S = 0.15
-"""Time in seconds for which the client of many costly requests stays."""
+"""Time in seconds after which a client disconnects that has sent many costly requests."""
 
 
 class AttackTools(Protocol):

@@ -33,7 +33,7 @@ ROUND_S = 2.5
 
 
 class Guessers(Asker):
-    """The guessers and the other user, on one machine."""
+    """Runs rounds in which connections from one machine guess a user's secret while another user signs rightly."""
 
     def __init__(self, host: ClientHost, report: Report, is_calm: Callable[[], bool]) -> None:
         """`is_calm` returns True if no message between nodes is lost or delayed."""
@@ -74,7 +74,7 @@ class Guessers(Asker):
         took_s = self.host.loop.now - began_s
         if answer is not None and self._is_calm():
             self.rounds += 1
-            if answer.code == ResponseCode.SYSTEM_BUSY:  # a node that has just started cannot tell yet
+            if answer.code == ResponseCode.SYSTEM_BUSY:  # other codes may be right: a fresh node cannot verify yet
                 what = f"is answered {answer.code} {answer.remark[:100]}"
                 self._report(CHECKER, f"{NEIGHBOUR}, whom nobody guesses, {what} at {node}")
             elif took_s > SOON_S:

@@ -36,8 +36,8 @@ class ClientName(NamedTuple):
 
 
 class Leaks:
-    """Picks a message, a name or another thing that attackers may want, from a random running node; None if there is
-    none."""
+    """Picks messages, names and other things that attackers may want, from a random running node. The methods that pick
+    one thing return None if there is none."""
 
     def __init__(
         self, machines: Callable[[], Sequence[Machine]], brought: Callable[[], Sequence[tuple[bytes, int]]], own: str

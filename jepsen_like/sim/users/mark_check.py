@@ -52,11 +52,12 @@ class _Doubt(NamedTuple):
     since_s: float
     """The time in seconds from which on states of the users count."""
     settled_at: int
-    """The entry that the model has to learn first."""
+    """Index of the entry that the model has to learn before the doubt is decided; 0 if none."""
 
 
 class MarkCheck:
-    """The check of all connections of a run."""
+    """Checks the marks in all bytes that nodes send to clients in a run. The observers that `watch` returns report the
+    bytes."""
 
     def __init__(
         self, report: Report, now: Callable[[], float], access: AccessCheck, linked: Callable[[], bool]
@@ -145,13 +146,14 @@ class MarkCheck:
         return True
 
     def _may_lack_notes(self) -> bool:
-        """Returns True if, a short time ago, a node may have failed to ask another node who waits for a reply."""
+        """Returns True if some node did not reach another within the last GRACE_S seconds. It may then have failed to
+        ask the other node who waits for a reply."""
         self.look()
         return self._now() - self._apart_s <= GRACE_S
 
 
 class ClientStream:
-    """The bytes of one connection of a client, as its node reads and writes them."""
+    """Observes the bytes of one connection of a client, as the node at its other end reads and writes them."""
 
     def __init__(self, check: MarkCheck, source: str, node: NodeId, name: str) -> None:
         self._check, self.source, self.node, self.name = check, source, node, name

@@ -1,6 +1,6 @@
-"""Clients that register in groups (34) and stay: clients without a user that came before rights were enforced, and
-clients whose user's rules change later. The check of shared things (`shared_check`) decides which of them may still be
-registered."""
+"""Clients that register in groups by heartbeats and stay: clients without a user that came before rights were enforced,
+and clients whose user's rules change later. The check of shared things (`shared_check`) decides which of them may still
+be registered."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def beat(client_id: str, consumers: str, producers: str) -> bytes:
 
 
 class Registrations(Asker):
-    """The clients. Setting `stopped` ends those of users."""
+    """Registers clients without a user, and clients of users again and again. Setting `stopped` closes the connections
+    of the users' clients."""
 
     def __init__(self, host: ClientHost, report: Report, signer: Callable[[str], Signer]) -> None:
         """`signer` returns a user with its newest secret."""

@@ -42,7 +42,7 @@ def rules() -> list[list[object]]:
 
 
 class RequesterConnection(RawConnection):
-    """A connection over which replies come (326)."""
+    """A connection over which nodes push replies (request code 326)."""
 
     def __init__(self, name: str, requesters: Requesters) -> None:
         super().__init__(name, requesters.host.loop, requesters.report)
@@ -58,7 +58,7 @@ class RequesterConnection(RawConnection):
 
 
 class Requesters(Asker):
-    """REQUESTERS requesters, and the service, which signs as the Super user."""
+    """Runs REQUESTERS requesters, and the service that replies to them. The service signs as the Super user."""
 
     def __init__(
         self, host: ClientHost, report: Report, linked: Callable[[], bool], shared: Callable[[str], bool]

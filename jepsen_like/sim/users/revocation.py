@@ -28,7 +28,8 @@ from raftmq_wire.codes import RequestCode, ResponseCode
 NAME = "dot"
 PULLS_EACH, WAIT_MS, AGAIN_MS = 3, 60_000, 100
 PARKED_S, TOLD_S = 1.0, 1.0
-"""Time in seconds until all pulls are parked, and time from the change until all must be answered."""
+"""PARKED_S: time in seconds until all pulls are parked. TOLD_S: time in seconds from the change until all of them must
+be answered."""
 SURE_S = 1.5 * UNSURE_MS / 1000
 """Time in seconds within which a follower becomes sure of a denial, or answers that it cannot be sure."""
 KNOWN_S = TOLD_S / 4
@@ -40,7 +41,8 @@ Parked = tuple[RawConnection, list[Request]]
 
 
 class Revocation(UserStories):
-    """The scenario with its one user, which does nothing else. `done` is True when everything has been observed."""
+    """Runs the scenario once, with a user that does nothing else (NAME). `done` is True when everything has been
+    observed."""
 
     def __init__(self, host: ClientHost, report: Report, check: AccessCheck, nodes: Callable[[], list[str]]) -> None:
         """`nodes`: returns the addresses of the running nodes."""
@@ -114,8 +116,9 @@ class Revocation(UserStories):
         return getattr(answer, "code", None) == ResponseCode.SUCCESS
 
     async def _ask_again(self, told_nothing: list[str], signer: Signer) -> None:
-        """Sends a pull to each node that answered that no message came; none of the pulls may be allowed. A pull may
-        get code 14, or wait behind wrong signatures of others at this address."""
+        """Sends a pull to each node that answered that no message came; none of these pulls may be let through. Other
+        answers, or none, are right: a pull may get code 14, or wait behind wrong signatures of others at this
+        address."""
         asked = list[Parked]()
         for address in told_nothing:
             connection = await self._connect(address)

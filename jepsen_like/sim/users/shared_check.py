@@ -61,7 +61,7 @@ Wrong = tuple[str, NodeId, str]
 
 
 class SharedCheck:
-    """The check itself. `look` is to be called every LOOK_S."""
+    """Looks for the faults that the module lists, on all running nodes. `look` is to be called every LOOK_S seconds."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class SharedCheck:
                 self.seen["costly"] += 1
                 client = request.connection.peer_address
                 if request.connection.forwarded and request.flag & FLAG_ONEWAY:
-                    continue  # the node with the client has forgotten it
+                    continue  # the node that forwarded it keeps no note of a oneway request
                 if client not in clients:
                     yield "costly", f"requests of the client at {client} go on although it is gone"
 
@@ -218,7 +218,8 @@ def _registered(node: Node) -> Iterator[tuple[str, str, Member]]:
 
 
 def _may_stay(user: ModelUser | None, role: str, group: str, source: str) -> bool:
-    """Returns True if the user may be in the group: any user as a producer, with Sub on it as a consumer."""
+    """Returns True if the user may be in the group: as a producer any user that is enabled, as a consumer one that also
+    is a Super or has the right Sub on the group. Returns False for None, a user that does not exist."""
     if user is None or not user.enabled:
         return False
     want = Want("Group", group.removeprefix("%RETRY%"), ("Sub",))
@@ -226,8 +227,9 @@ def _may_stay(user: ModelUser | None, role: str, group: str, source: str) -> boo
 
 
 def bytes_of(root: object) -> int:
-    """Returns the bytes of all text in an object, its containers and the objects of the measured modules in it, and 100
-    for each of these."""
+    """Returns an estimate of the bytes that an object keeps: the length of each string and bytes object in it, and 100
+    for each container and each object of a measured module (MEASURED). Other objects do not count, and are not looked
+    into."""
     total, known, left = 0, set[int](), [root]
     while left:
         one = left.pop()

@@ -21,14 +21,16 @@ if TYPE_CHECKING:
     from cluster.broker.access.user_admin import Changed, UserAdmin
 
 LABELS, KEPT = ("job", "login on a laptop", "ci"), ("ci",)
-"""LABELS: the labels of tokens. KEPT: the labels of the tokens that an operator keeps."""
+"""LABELS: the labels of tokens. KEPT: the labels of the tokens that an operator may keep when it gives a user a new
+secret."""
 PAUSE_S: Final = (0.05, 0.3)
 DAY_MS: Final = 86_400_000
 DIGEST_BYTES: Final = 32
 
 
 class TokenOwners(Client):
-    """The users and the operator, who send their changes directly to the leader."""
+    """Creates and revokes tokens as users do, and gives users new secrets as an operator does. Makes these changes
+    directly at the leader."""
 
     def __init__(
         self,

@@ -68,7 +68,7 @@ def first_secret(name: str) -> str:
 
 
 def usual_rules() -> list[list[object]]:
-    """Returns the rules under which a user may do everything that these clients do."""
+    """Returns the rules under which a user may do everything that the clients of this module do."""
     return [[1, "Topic:users-*", ["Pub", "Sub"], [], True], [1, f"Group:{GROUP}", ["Sub"], [], True]]
 
 
@@ -167,7 +167,8 @@ class UserClients:
 
 
 class UserStories(Asker):
-    """The load of users. Setting `stopped` ends it after its present requests."""
+    """Runs the load of users: tasks that change users, send and pull. Setting `stopped` ends them after their present
+    requests."""
 
     def __init__(self, host: ClientHost, report: Report, check: AccessCheck) -> None:
         super().__init__(host, report)
@@ -312,7 +313,7 @@ class UserStories(Asker):
     async def admin(
         self, connection: RawConnection, code: int, ext: dict[str, str], body: Mapping[str, object] | None = None
     ) -> Answer | None:
-        """Sends a request signed by the Super user, as which all other clients of the run sign too; returns the
-        answer."""
+        """Sends a request signed by the Super user, as which all other clients of the run sign too. Returns the answer,
+        None if none came."""
         text = b"" if body is None else json.dumps(body).encode()
         return await self._ask(connection, code, Signer(*ROOT).signed(ext, text), text)

@@ -28,8 +28,8 @@ class UserSteps(UserStories):
         self._connections: dict[tuple[str, str], RawConnection] = {}
 
     async def step(self, node: str, step: str, *, waits: bool) -> None:
-        """Takes one step (`what/name/...`) at a node. With `waits`, a send waits for its answer. Raises KeyError for an
-        unknown step."""
+        """Takes one step (`what/name/...`) at a node. With `waits`, a change or a send waits for its answer; a pull
+        never does. Raises KeyError for an unknown step."""
         what, name, *more = step.split("/")
         connection = await self._at(node, name)
         changes: dict[str, Callable[[], Awaitable[object]]] = {

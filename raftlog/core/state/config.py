@@ -18,8 +18,8 @@ class RaftConfig:
     group_id: int
     election_ticks: int = 10
     """The minimum election timeout in ticks. A follower that hears no leader campaigns after a random
-    election_ticks..2*election_ticks-1 ticks. Within the first election_ticks it ignores campaigns. A leader that hears
-    from no majority for election_ticks steps down."""
+    election_ticks..2*election_ticks-1 ticks. For election_ticks after the leader's last message it ignores campaigns.
+    A leader that hears from no majority for election_ticks steps down."""
     heartbeat_ticks: int = 2
     inflight_bytes_max: int = 8 * MIB
     """The most bytes sent to one follower and not yet acknowledged."""

@@ -154,8 +154,8 @@ class RaftLog:
         """Returns the id of the last entry with index <= `index` and term <= `term`: the conflict hint, which leader
         and follower compute.
 
-        Returns that of `previous` if the log has no such entry: those below are trimmed, and only a snapshot can cover
-        them.
+        Returns the id of `previous` if the log has no such entry: entries below it are trimmed, and only a snapshot
+        can cover them.
         """
         if index <= self.previous.index:
             return self.previous.id
@@ -163,8 +163,12 @@ class RaftLog:
         return EntryId(found_term, found_index) if found_index > self.previous.index else self.previous.id
 
     def read(self, low: int, high: int, bytes_max: int) -> list[Entry]:
-        """Returns the entries [low, high) from memory, or the persisted beginning of that range from disk, then at most
-        READ_ENTRIES and READ_BYTES. Returns at least one."""
+        """Returns the first of the entries [low, high): at least one, and as many as fit into `bytes_max`.
+
+        If `low` is older than the cache, reads from disk, at most READ_ENTRIES entries and READ_BYTES bytes, and stops
+        where the cache begins. Raises DamagedLogError if they cannot be read intact, OutOfRangeError if they are no
+        longer on disk.
+        """
         cache = self.cache
         first_cached = cache.first_index
         if low >= first_cached:
@@ -200,9 +204,11 @@ class RaftLog:
 
         "If an existing entry conflicts with a new one (same index but different terms), delete the existing entry and
         all that follow it; append any new entries not already in the log" (Raft paper, figure 2). Entries already there
-        are left alone: a late, shorter message must not cut what a newer one brought. Raises ImplausibleMessageError if
-        a committed entry conflicts, or if the chain of headers breaks, and DamagedLogError if the entry before a
-        conflict cannot be read. In both cases nothing was changed.
+        are left alone: a late, shorter message must not cut what a newer one brought.
+
+        Raises ImplausibleMessageError if a committed entry conflicts, the chain of headers breaks, or an entry has the
+        id but not the header of one in the cache; DamagedLogError if the entry before a conflict cannot be read. In
+        each case nothing was changed.
         """
         for at, entry in enumerate(entries):
             if entry.index > self.tail.index:
@@ -220,7 +226,7 @@ class RaftLog:
 
     def _append_chained(self, tail: LogTail, entries: Sequence[Entry]) -> Sequence[Entry]:
         """Appends `entries` after `tail`, and replaces the log's entries there. All entries are checked before the
-        first is added."""
+        first is added. Raises ImplausibleMessageError if one does not follow the one before it."""
         tails: list[LogTail] = []
         try:
             for entry in entries:
@@ -257,8 +263,8 @@ class RaftLog:
         if index == self.previous.index:
             return self.previous
         last = self.entry(index)
-        # Rolls before this process started are not remembered. The base is then 0, which is too low, so that the next
-        # file only begins earlier than it need.
+        # Rolls before this process started are not remembered. The base is then 0, which is too low. The only
+        # consequence is that the next file begins earlier than it need.
         base = max((roll for roll in self._rolls if roll <= last.position), default=0)
         return LogTail(last.term, last.index, last.end_position, last.header_crc, base, last.timestamp_ms)
 
@@ -325,7 +331,8 @@ class RaftLog:
         return min(self.commit_index, self.persisted_index)
 
     def hand_to_apply(self, bytes_max: int) -> list[Entry]:
-        """Returns the next committed entries to apply. Each is returned once, in order."""
+        """Returns the next committed entries to apply, [] if there are none. Each is returned once, in order. Their
+        number is limited as in `read`, which also names the errors."""
         low, high = self.applying_index + 1, min(self.commit_index, self.persisted_index) + 1
         if low >= high:
             return []

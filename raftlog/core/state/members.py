@@ -34,7 +34,8 @@ class Members:
     )
 
     def __init__(self, own_id: NodeId, history: Sequence[Membership], messages_max: int, bytes_max: int) -> None:
-        """`history`: memberships ascending by index, the first of them committed. Raises ValueError."""
+        """`history`: memberships ascending by index, the first of them committed. Raises ValueError if it is empty, or
+        two have the same index or are in another order."""
         indexes = [membership.index for membership in history]
         if not history or indexes != sorted(set(indexes)):
             raise ValueError(f"members at the indexes {indexes}: give at least one, each at a higher index")
@@ -145,8 +146,8 @@ class Members:
         self.meet_peers(next_index)
 
     def meet_peers(self, next_index: int) -> None:
-        """Makes a Progress for each new member in force, and drops those of former members. Members that stay keep
-        theirs."""
+        """Makes a Progress that starts at `next_index` for each new member in force, and drops those of former members.
+        Members that stay keep theirs."""
         known = self.peers
         self.peers = {
             node: known.get(node) or Progress(next_index, Inflights(self._messages_max, self._bytes_max))

@@ -2,8 +2,8 @@
 
 `next_index` is an optimistic guess, `match_index` is a fact. In PROBE the guess may be wrong, so the leader sends one
 message at a time until the follower has answered. In REPLICATE the guess was right: messages are pipelined, bounded
-by `Inflights`, and only a rejection or silence turns the follower back to PROBE. In SNAPSHOT the entry at `next_index`
-is trimmed: an offer is repeated with each heartbeat until the follower's log reaches the beginning of the leader's.
+by `Inflights`, and a rejection turns the follower back to PROBE. In SNAPSHOT the entry before `next_index` is trimmed.
+The leader then repeats its offer of a snapshot until the follower's log reaches the beginning of the leader's.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ class Progress:
         """True while a probe is under way; used in PROBE only. The probe's reply clears it, and so does a heartbeat
         reply, because the probe may be lost."""
         self.probe_due = False
-        """True if heartbeats were sent since a heartbeat reply was last taken as a sign of a lost message. A follower
-        that was stopped answers hundreds of heartbeats at once; without this flag each answer would make the leader
-        send the same entries."""
+        """True if the next heartbeat reply may make the leader probe for a lost message; set once per heartbeat
+        interval. A follower that was stopped answers hundreds of heartbeats at once; without this flag each answer
+        would make the leader send the same entries."""
         self.recent_active = False
         """True if the follower was heard since the last check-quorum."""
         self.was_active = False
@@ -102,7 +102,8 @@ class Progress:
         """True if the follower's last heartbeat reply said that it may lead. An unknown follower counts as fit, because
         each member checks itself (eligibility.py)."""
         self.sent_commit = -1
-        """The largest commit index sent in a message that the follower can act on; if lost, a heartbeat carries it."""
+        """The largest commit index sent to the follower, as far as the entries sent with it or before it reach. If the
+        message is lost, the next heartbeat carries the index again."""
         self.acked_round = 0
         """The newest heartbeat round (ReadIndex) that the follower echoed in this term."""
         self.inflights = inflights
@@ -123,8 +124,8 @@ class Progress:
         return (self.recent_active or self.was_active) and not self.gone
 
     def caught_up(self, commit_index: int) -> bool:
-        """Returns True if all committed entries were sent to the follower and its window has room. A majority with this
-        follower would not have to wait for it."""
+        """Returns True if the follower is live and in REPLICATE, all committed entries were sent to it, and its window
+        has room. A majority with this follower would not have to wait for it."""
         replicates = self.state is ProgressState.REPLICATE and not self.inflights.full
         return replicates and self.is_live and self.next_index > commit_index
 
@@ -166,7 +167,7 @@ class Progress:
 
         `first_index`: the first index of the leader's log; SNAPSHOT lasts until the follower's log reaches it.
 
-        Neither index ever moves back here: replies may be reordered and duplicated.
+        Replies may be reordered and duplicated, so neither `match_index` nor `next_index` moves back here.
         """
         if match_index < self.match_index:
             return False

@@ -54,8 +54,8 @@ class File(Protocol):
         be trusted."""
 
     def drop_cached(self, size: int | None) -> None:
-        """Drops the first `size` bytes of the file (None: all) from the page cache, where they are on disk; the next
-        read fetches them from there."""
+        """Drops the first `size` bytes of the file (None: all) from the page cache, except those that are not on disk
+        yet. The next read fetches them from the disk."""
 
     def truncate(self, size: int) -> None:
         """Sets the length of the file; new bytes are zero."""
@@ -109,8 +109,8 @@ class FileSystem(Protocol):
         """Returns the bytes left for data on the file system that contains `path`."""
 
     def total_bytes(self, path: Path) -> int:
-        """Returns the bytes that this file system would offer if it were empty, without the space that only root may
-        use."""
+        """Returns the bytes that the file system that contains `path` would offer if it were empty, without the space
+        that only root may use."""
 
 
 class OsFile:
@@ -259,8 +259,8 @@ def zero_fill(file: File, start: int, stop: int) -> None:
 
 
 def write_file(fs: FileSystem, path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Replaces the file's content atomically, by a temporary file and a rename, and durably: content and name are
-    synced."""
+    """Replaces the file's content atomically, by a temporary file and a rename. If `durable`, syncs content and
+    name."""
     temporary = path.with_name(path.name + ".tmp")
     file = fs.open(temporary, create=True)
     file.truncate(0)
@@ -288,8 +288,8 @@ def unreadable(error: OSError) -> bool:
 
 
 def if_readable(read: Callable[[], T], *damage: type[Exception]) -> T | None:
-    """Returns the result of `read`; None if the bytes are lost or their content raises one of `damage`. Raises
-    OSError."""
+    """Returns the result of `read`; None if the bytes are lost (`unreadable`) or `read` raises one of `damage`. Raises
+    any other OSError of `read`."""
     try:
         return read()
     except damage:

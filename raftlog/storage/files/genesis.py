@@ -37,7 +37,8 @@ class Genesis(NamedTuple):
 
 
 def encode(genesis: Genesis) -> bytes:
-    """Returns the payload of GENESIS. Raises ValueError for invalid values."""
+    """Returns the payload of GENESIS. Raises ValueError unless the segment size is in range, there is a voter, and the
+    voters' ids are positive and distinct."""
     if not SEGMENT_SIZE_MIN <= genesis.segment_size <= SEGMENT_SIZE_MAX:
         raise ValueError(
             f"segment_size {genesis.segment_size} is not between {SEGMENT_SIZE_MIN} and {SEGMENT_SIZE_MAX} bytes"

@@ -7,8 +7,8 @@ Slot (64 bytes, big-endian, at offsets 0 and 4096)::
     16 version u64 | 24 term u64 | 32 vote u64 | 40 commit_index u64 | 48 reserved 16
 
 Why both: if the slots were used in turn, corruption of the newest would fall back to an *older vote*, and the node
-could vote twice in a term. With both equal, one corrupt slot loses nothing. The slot written first is never the only
-good one.
+could vote twice in a term. With both equal, one corrupt slot loses nothing. A save overwrites the older slot first, so
+that a torn write leaves the newer one intact.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def encode_slot(version: int, state: HardState, group_id: int) -> bytes:
 
 
 def decode_slot(data: bytes, group_id: int) -> _Slot | None:
-    """Returns the content of a slot; None if it is damaged or of another group."""
+    """Returns the content of a slot; None if it is damaged or of another group. Raises CorruptLogError if this version
+    does not read its format."""
     if len(data) != SLOT_SIZE or not is_intact(MAGIC, data):
         return None
     fmt, _, group, version, term, vote, commit_index = _REST.unpack_from(data, HEAD_SIZE)
@@ -53,7 +54,7 @@ def decode_slot(data: bytes, group_id: int) -> _Slot | None:
 
 class HardStateStore:
     """The file DATA/hard_state, open for reading and writing. Used by one thread. After a StorageError other than
-    OutOfSpaceError it refuses every call."""
+    OutOfSpaceError nothing is written any more: to save another term or vote raises StorageError."""
 
     __slots__ = ("_failed", "_file", "_fs", "_group_id", "_newest", "_state", "_version", "healed")
 
@@ -91,8 +92,8 @@ class HardStateStore:
 
     @classmethod
     def open(cls, fs: FileSystem, path: Path, group_id: int) -> HardStateStore:
-        """Opens the file: loads the newest good slot and repairs the other. Raises CorruptLogError if neither is
-        good."""
+        """Opens the file: loads the newest good slot and writes it to both. Raises CorruptLogError if the file is
+        missing or neither slot is good, StorageError if the disk fails."""
         if not fs.exists(path):
             raise CorruptLogError(
                 f"{path} is missing: this node no longer knows its term and vote, so it must not vote again under its "
@@ -110,9 +111,9 @@ class HardStateStore:
     def save(self, hard_state: HardState) -> None:
         """Saves `hard_state`: returns when it is in both slots on disk (two fdatasyncs).
 
-        A change of the commit hint alone is kept in memory and written with the next save or by `close`. Raises
-        StorageError, OutOfSpaceError if the same save may be made again, and InvariantViolationError for a term that
-        falls or a vote that changes within a term.
+        A change of `commit_index` alone, which is only a hint, is kept in memory and written with the next save or by
+        `close`. Raises StorageError, OutOfSpaceError if the same save may be made again, and InvariantViolationError
+        for a term that falls or a vote that changes within a term.
         """
         old, new = self._state, hard_state
         if new.term < old.term or (new.term == old.term and old.vote not in (NOBODY, new.vote)):
@@ -127,7 +128,7 @@ class HardStateStore:
             raise
 
     def close(self) -> None:
-        """Writes the commit hint and closes the file. After a failure it only closes the file."""
+        """Writes the newest `commit_index` and closes the file. After a failure it only closes the file."""
         if not self._failed:
             self._write()
         self._failed = True

@@ -47,7 +47,7 @@ def encode(install: Install, group_id: int) -> bytes:
 
 def decode(data: bytes, group_id: int) -> Install | None:
     """Reads the bytes of DATA/INSTALL; returns None if they are damaged or of another group. Raises CorruptLogError if
-    their format is newer."""
+    this version does not read their format."""
     fields = unseal(data, MAGIC, FORMAT, group_id, layout.INSTALL)
     if fields is None:
         return None

@@ -13,7 +13,7 @@
     DATA/index/         index files of closed segments, owned by the tier
     DATA/checkpoints/   hard-linked RocksDB checkpoints
     DATA/events.jsonl   what happened, for people (cluster/runtime/events.py); events.1.jsonl holds what was before
-    DATA/trash/         files that were set aside; a start deletes nothing
+    DATA/trash/         files and bytes that were set aside instead of deleted, each with a report (trash.py)
     DATA/install/       a log under construction that is to replace log/ (log_build.py), and an older segment file
     DATA/INSTALL        while it exists, the next opening replaces log/ by install/log (install.py)
 

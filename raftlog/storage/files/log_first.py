@@ -29,7 +29,7 @@ def encode(previous: LogTail, group_id: int) -> bytes:
 
 def decode(data: bytes, group_id: int) -> LogTail | None:
     """Returns the log's tail before its first entry from the bytes of FIRST; None if they are damaged or of another
-    group. Raises CorruptLogError if their format is newer."""
+    group. Raises CorruptLogError if this version does not read their format."""
     found = previous_tail.decode(MAGIC, data)
     if found is None:
         return None
@@ -39,7 +39,7 @@ def decode(data: bytes, group_id: int) -> LogTail | None:
 
 def load(fs: FileSystem, log: Path, group_id: int) -> LogTail | None:
     """Reads FIRST. Returns the log's tail before its first entry: EMPTY_TAIL if there is no such file, None if it is
-    damaged. Raises OSError, and CorruptLogError if its format is newer."""
+    damaged or of another group. Raises OSError, and CorruptLogError if this version does not read its format."""
     path = log / layout.FIRST
     if not fs.exists(path):
         return EMPTY_TAIL

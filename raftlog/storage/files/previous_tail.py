@@ -26,7 +26,7 @@ class PreviousTail(NamedTuple):
 
 
 def encode(magic: int, version: int, tail: LogTail, group_id: int) -> bytes:
-    """Returns the record of this kind, in this version of its format."""
+    """Returns the bytes of the record of the kind `magic`, in format `version`, with the log's tail and its group."""
     rest = _REST.pack(
         version,
         0,
@@ -43,7 +43,7 @@ def encode(magic: int, version: int, tail: LogTail, group_id: int) -> bytes:
 
 
 def decode(magic: int, data: bytes) -> PreviousTail | None:
-    """Returns the content of a record of this kind; None if it is damaged."""
+    """Returns the content of a record of the kind `magic`; None if it is damaged or of another kind."""
     if len(data) != SIZE or not is_intact(magic, data):
         return None
     version, _, group_id, position, index, term, timestamp_ms, header_crc, segment_base, _ = _REST.unpack_from(

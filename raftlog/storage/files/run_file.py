@@ -81,8 +81,8 @@ def encode_slot(run: Run, seq: int, group_id: int) -> bytes:
 
 
 def decode_slot(data: bytes, group_id: int) -> tuple[int, Run] | None:
-    """Returns (seq, run) of a slot; None if it is damaged or of another group. Raises CorruptLogError on a newer
-    format."""
+    """Returns (seq, run) of a slot; None if it is damaged or of another group. Raises CorruptLogError if this version
+    does not read its format."""
     if len(data) != SLOT_SIZE or not is_intact(MAGIC, data):
         return None
     (
@@ -160,7 +160,8 @@ class RunFile:
             except OSError as error:
                 again = out_of_space(error)
                 raise
-            # counted up only after the sync: a repeated write must use the same slot again and leave the intact one
+            # counted up only after the write: one that is repeated for lack of space must use the same slot again and
+            # leave the intact one
             self._seq = seq
             self._file.fdatasync()
         except OSError as error:

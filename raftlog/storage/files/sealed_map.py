@@ -27,7 +27,7 @@ def seal(magic: int, fmt: int, group_id: int, content: dict[str, Any]) -> bytes:
 
 def unseal(data: bytes, magic: int, fmt: int, group_id: int, path: Path | str) -> dict[str, Any] | None:
     """Returns the map in the bytes of a file; None if they are damaged, or of another group or kind. Raises
-    CorruptLogError if `path` has a newer format."""
+    CorruptLogError, which names `path`, if this version does not read the format."""
     if len(data) <= _MAP_AT or not is_intact(magic, data):
         return None
     found, _, group = _REST.unpack_from(data, HEAD_SIZE)

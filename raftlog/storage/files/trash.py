@@ -1,4 +1,4 @@
-"""Sets files aside: a start deletes nothing, but moves it to DATA/trash with a report beside it.
+"""Sets files aside: moves them to DATA/trash, with a report beside each, instead of deleting them.
 
 `trash/NNNNNN-name` is the file, the directory, or the bytes that were cut; `trash/NNNNNN-name.json` says why. The
 report is written first, so that every item has one; a report without its item is a move that a crash interrupted.

@@ -1,14 +1,13 @@
 """DATA/VOTE_WITHHELD: this node has lost durable entries and does not know, or no longer has, the real end of its log.
 
 While the file exists, the node neither votes nor campaigns, across restarts: its vote might elect a leader that lacks
-an entry that this node acknowledged. It is removed when the node holds everything up to a commit index at or above the
-first index of the current leader's term, as received from a leader after this start: then no acknowledged entry is
-missing.
+an entry that this node acknowledged. It is removed once the log on disk reaches a committed entry of a term after the
+loss: raftlog/core/eligibility.py says why no acknowledged entry is missing then.
 
     0 magic u32 "RMQV" | 4 crc u32 of bytes 8..end | 8 format u16 | 10 reserved u16 | 12 group_id u32
     16 msgpack map {reason: text, index: int, term: int, since_ms: int}
 
-A damaged file counts as present. The file is written before any byte of the log is cut, and removed last.
+A damaged file counts as present. The file is written before any byte of the log is cut.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def encode(withheld: VoteWithheld, group_id: int) -> bytes:
 
 def decode(data: bytes, group_id: int) -> VoteWithheld | None:
     """Reads the bytes of DATA/VOTE_WITHHELD; returns None if they are damaged or of another group. Raises
-    CorruptLogError on a newer format."""
+    CorruptLogError if this version does not read their format."""
     fields = unseal(data, MAGIC, FORMAT, group_id, layout.VOTE_WITHHELD)
     if fields is None:
         return None
@@ -52,7 +51,8 @@ def decode(data: bytes, group_id: int) -> VoteWithheld | None:
 
 
 def load(fs: FileSystem, directory: Path, group_id: int) -> VoteWithheld | None:
-    """Returns the reason why the vote is withheld; None if it is not."""
+    """Returns the content of DATA/VOTE_WITHHELD; None if the vote is not withheld. For a damaged file, the index is -1.
+    Raises StorageError."""
     path = directory / layout.VOTE_WITHHELD
     try:
         if not fs.exists(path):
@@ -64,10 +64,10 @@ def load(fs: FileSystem, directory: Path, group_id: int) -> VoteWithheld | None:
 
 
 def withhold(fs: FileSystem, directory: Path, withheld: VoteWithheld, group_id: int) -> VoteWithheld:
-    """Withholds the vote: returns when the file is on disk. If the vote is withheld already, it stays so up to the
-    larger (term, index).
+    """Withholds the vote: returns the content of the file when it is on disk. If the vote is withheld already, the file
+    gets both reasons, the larger (term, index) and the earlier time.
 
-    Raises StorageError; then nothing may be cut.
+    Raises StorageError; the caller must then cut nothing.
     """
     known = load(fs, directory, group_id)
     if known is not None:

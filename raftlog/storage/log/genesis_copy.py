@@ -1,6 +1,7 @@
 """DATA/GENESIS: a copy of the frame at index 0, so that a node whose first entry is damaged still knows its cluster.
 
-The frame proves itself (both CRCs); it is written when the directory is made, or at the next opening of an older one.
+The frame proves itself (both CRCs). It is written when the directory is made; an opening writes a lost or damaged copy
+again.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ def read_copy(fs: FileSystem, directory: Path, group_id: int | None = None) -> E
 def keep_copy(fs: FileSystem, segment: Path, group_id: int) -> None:
     """Ensures that DATA/GENESIS exists before the segment file that begins with GENESIS is removed.
 
-    Raises CorruptLogError if neither is good, OSError (a full disk, when the copy was due earlier and is written now).
+    Raises CorruptLogError if neither the copy nor the frame in `segment` is intact, OSError if the copy is missing and
+    cannot be written, for instance on a full disk.
     """
     directory = segment.parent.parent
     try:
@@ -52,8 +54,8 @@ def keep_copy(fs: FileSystem, segment: Path, group_id: int) -> None:
 
 
 def load_genesis(fs: FileSystem, directory: Path, log: LogReader, group_id: int) -> Genesis:
-    """Returns the cluster's constants from GENESIS in the log, else from its copy; writes or repairs the copy. Raises
-    CorruptLogError if both are lost."""
+    """Returns the cluster's constants from GENESIS in the log, else from its copy; writes or repairs the copy, if there
+    is space. Raises CorruptLogError if both are lost."""
     try:
         copy: Entry | None = read_copy(fs, directory, group_id)
     except FrameError:

@@ -30,8 +30,11 @@ class LogCutter:
 
     def resolve_overlap(self, entries: Sequence[Entry]) -> Sequence[Entry]:
         """Skips entries that the log already contains. At the first one that differs, cuts the log before it. Returns
-        the entries to append. Raises OutOfSpaceError if a file cannot be set aside for lack of space: the same call may
-        be made again."""
+        the entries to append.
+
+        Raises FrameError, before anything is cut, if the entries cannot replace those of this log. Raises
+        OutOfSpaceError if a file cannot be set aside for lack of space: the same call may be made again.
+        """
         state = self._state
         low = entries[0].index
         if low < state.first_index:
@@ -71,7 +74,7 @@ class LogCutter:
         term = self._term_of(entry.index)
         if damaged is not None and not damaged.located and damaged.last_index < state.tail.index:
             # Headers were lost, and with them the indexes at which terms begin. Recovery accepts such a hole only if
-            # all of its entries are committed.
+            # all of its entries are committed. If the term changes within the hole, every entry there counts as equal.
             return term == entry.term or term != self._term_of(damaged.last_index + 1)
         return term == entry.term
 
@@ -80,8 +83,8 @@ class LogCutter:
         return state.segment_index(state.segment_of(index)).term(index)
 
     def _tail_before(self, entry: Entry) -> LogTail:
-        """Returns the tail that `entry` follows. If that part of the log is damaged, the entry's own header tells
-        it."""
+        """Returns the log's tail before `entry`. If the entry before it is damaged, takes that entry's end and checksum
+        from the header of `entry`."""
         before = entry.index - 1
         try:
             return self._reader.tail_at(before)
@@ -92,9 +95,9 @@ class LogCutter:
     def _cut_from(self, index: int, tail: LogTail) -> None:
         """Removes the entries at `index` and above. `tail` is the tail of what remains.
 
-        The marks are lowered first. Then complete segment files are set aside, then the rest of the range is zeroed. In
-        this order a crash at any point leaves a log that recovery accepts: bytes are never missing below a mark, and a
-        removed frame can never follow a new one.
+        Complete segment files are set aside first. Then the sync marks are lowered, then the rest of the range is
+        zeroed. In this order a crash at any point leaves a log that recovery accepts: bytes are never missing below a
+        mark, and a removed frame can never follow a new one.
         """
         state = self._state
         end = state.tail.end_position
@@ -124,7 +127,8 @@ class LogCutter:
         state = self._state
         dropped = state.segments[-1]
         sealed = state.segments[-2]
-        # a new cache key: entries cached for the sealed object refer to its old end
+        # A new object is a new key in the caches of LogState. What they hold for `sealed` refers to its end at the
+        # roll.
         before = Segment(sealed.path, sealed.header)
         loaded = load_index(state.fs, before, dropped.header.previous, state.group_id)
         before.index = loaded.segment_index

@@ -1,5 +1,6 @@
 """Prepares in the background what the next roll (change to a new segment file) and the next start need: the next
-segment's file at its full length, synced sidecars, active.idx, and free pages in the page cache."""
+segment's file at its full length, synced sidecars (index files of sealed segments), active.idx (the same for the active
+segment), and free pages in the page cache."""
 
 from __future__ import annotations
 

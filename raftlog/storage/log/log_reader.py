@@ -1,7 +1,7 @@
 """Reads the log: entries by index, bytes by position; for any thread while one other appends.
 
 Readers look only below the tail. LogState says what may change there, and what a reader does about it. Damage is
-recorded frame by frame; whatever touches it raises DamagedLogError from then on, everything else is served.
+recorded frame by frame; a read that touches it raises DamagedLogError from then on, every other read is served.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from raftlog.types import Entry, LogTail
 _Read = TypeVar("_Read")
 
 _LOOKS = 8
-"""The number of times that a read tries again after it met bytes that were not frames. Each attempt records the damage
-that it met."""
+"""The most attempts of a read that meets bytes that are not frames. Each attempt records the damage that it met."""
 _LOOKED_AT_ONCE = 64
 """The number of entries that a search for damage reads at once. While it reads them, no conflict can be cut."""
 
@@ -102,8 +101,7 @@ class LogReader:
 
     def membership_indexes(self) -> list[int]:
         """Returns the indexes of the MEMBERSHIP entries that the segments' indexes list, ascending; from memory,
-        without a scan. A segment's index from before members could change while the group runs lists none: every
-        MEMBERSHIP entry there is the first of its term."""
+        without a scan. Entries whose headers were lost are not listed before they are repaired."""
         state = self._state
         last = state.tail.index
         return [number for segment in state.segments for number in tuple(segment.members) if number <= last]
@@ -119,7 +117,7 @@ class LogReader:
 
     def _looked(self, low: int, high: int, read: Callable[[int], _Read]) -> _Read:
         """Returns the result of `read` for the entries from `low` up to `high`, or up to the first damage. Records
-        damage that `read` meets, and tries again."""
+        damage that `read` meets, and tries again, _LOOKS times in all. Then raises CorruptLogError."""
         state = self._state
         for _look in range(_LOOKS):
             try:
@@ -134,7 +132,7 @@ class LogReader:
 
     def _sound_below(self, low: int, high: int) -> int:
         """Returns the end of the undamaged range of entries that begins at `low`, at most `high`. Raises
-        DamagedLogError if it is empty."""
+        DamagedLogError if entry `low` is damaged."""
         damaged = self._state.damage.first_in(low, high)
         if damaged is None:
             return high
@@ -156,7 +154,8 @@ class LogReader:
         return entries
 
     def _run(self, low: int, high: int) -> _Run:
-        """Returns the part of [low, high) that lies in the same segment as `low`."""
+        """Returns the part of [low, high) that lies in the same segment as `low`. Raises OutOfRangeError if any of the
+        entries is not in the log."""
         tail = self._state.tail
         segments = self._state.segments
         if low < segments[0].header.base_index or high > tail.index + 1:
@@ -300,7 +299,7 @@ class LogReader:
             raise OutOfRangeError(
                 f"position {position} is not in the log, which has {state.first_position}..{state.tail.end_position}"
             )
-        first = self._index_at(position)  # records damage that it meets; checked next
+        first = self._index_at(position)  # this call records damage that it meets; the next line looks for it
         if (damaged := state.damage.touching(position, 1)) is not None:
             raise damaged.error(position)
         if self.position_of(first) != position:
@@ -310,13 +309,14 @@ class LogReader:
         return first, segments[number].header.base_index if number < len(segments) else tail.index + 1
 
     def segment_at(self, position: int) -> SegmentSpan:
-        """Returns the extent of the segment file that contains `position`. Raises OutOfRangeError."""
+        """Returns the extent of the segment file that contains `position`. Raises OutOfRangeError if the log does not
+        contain that position."""
         segment, end, sealed = self._segment_with(position)
         return SegmentSpan(segment.header.previous, end, sealed)
 
     def _segment_with(self, position: int) -> tuple[Segment, int, bool]:
         """Returns the segment that contains `position`, the position at which it ends, and True if another segment
-        follows. Raises OutOfRangeError."""
+        follows. Raises OutOfRangeError if the log does not contain that position."""
         tail, segments = self._state.tail, self._state.segments
         if not segments[0].base <= position < tail.end_position:
             raise OutOfRangeError(
@@ -327,12 +327,13 @@ class LogReader:
         return segments[after - 1], segments[after].base if sealed else tail.end_position, sealed
 
     def position_of(self, index: int) -> int:
-        """Returns the position of the entry's frame. Raises OutOfRangeError, and DamagedLogError if that position was
-        lost."""
+        """Returns the position of the entry's frame. Raises OutOfRangeError if the log does not contain the entry,
+        DamagedLogError if the position was lost."""
         state = self._state
         if index < state.first_index or index > state.tail.index:
             raise OutOfRangeError(f"entry {index} is not in the log, which has {state.first_index}..{state.tail.index}")
-        segment_index = state.segment_index(state.segment_of(index))  # records damage that it meets; checked next
+        # this call records damage that it meets; the next line looks for it
+        segment_index = state.segment_index(state.segment_of(index))
         if state.damage.ranges and (damaged := state.damage.at_index(index)) is not None and not damaged.located:
             raise damaged.error()
         return segment_index.position(index)
@@ -345,7 +346,7 @@ class LogReader:
         """
         state = self._state
         segment, end, _ = self._segment_with(position)
-        places = state.segment_index(segment)  # records damage that it meets; checked next
+        places = state.segment_index(segment)  # records damage that it meets, for which the code below looks
         index = places.next_below(position)
         if state.damage.ranges and (damaged := state.damage.at_index(index)) is not None and not damaged.located:
             raise damaged.error()

@@ -181,8 +181,8 @@ class RangeRepair:
 def copy_frames(part: Part, size: int, target: File, offset: int) -> None:
     """Writes the part's frames, `size` bytes, to the file `target` and syncs it.
 
-    Each piece ends at the end of a page. Otherwise the kernel would have to read the rest of the page first, and that
-    may be a bad sector.
+    Each piece but the last ends at the end of a page. Otherwise the kernel would have to read the rest of the page
+    first, and that may be a bad sector.
     """
     at = 0
     while at < size:

@@ -36,7 +36,7 @@ class LogRepairer:
 
     def repair(self, damaged: DamagedRange, frames: bytes) -> None:
         """Puts a peer's copy of the whole range in place, durably. Raises like RangeRepair.feed and finish; after any
-        error the log is as it was."""
+        error the range still counts as damaged."""
         repair = self.repairing(damaged)
         repair.feed(frames)
         repair.finish()

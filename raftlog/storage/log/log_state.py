@@ -24,7 +24,7 @@ from raftlog.types import LogTail
 _OPEN_FILES = 128
 """The most sealed segment files that are kept open for reading."""
 _LOADED_INDEXES = 16
-"""The most sidecars of sealed segments that are kept in memory."""
+"""The most sidecars (index files of sealed segments) that are kept in memory."""
 
 
 class LogState:
@@ -73,11 +73,11 @@ class LogState:
         self.segments = tuple(segments)
         self.tail = tail
         self.damage = DamageMap()
-        """The frames below the tail that cannot be read intact. Whatever touches them raises DamagedLogError; all else
-        is served."""
+        """The frames below the tail that cannot be read intact. A read that touches them raises DamagedLogError; every
+        other read is served."""
         self.damage.begin_at(self.previous)
         self.failure: str | None = None
-        """The reason why the log refuses to be written; None while it can be written."""
+        """The reason why the log refuses all writes; None while it accepts them."""
         self.filing = threading.Lock()
         """A lock held while files in front of the log's first entry are added or removed."""
         self.cutting = threading.Lock()
@@ -115,7 +115,7 @@ class LogState:
         return segments[number]
 
     def segment_index(self, segment: Segment) -> SegmentIndex:
-        """Returns the segment's index. Its entries in a damaged range that is not `located` must not be used.
+        """Returns the segment's index. Its entries in a damaged range whose `located` is False must not be used.
 
         May find damage, which it records. Raises OutOfRangeError if the segment was trimmed, and FrameError if it is no
         longer a part of the log.

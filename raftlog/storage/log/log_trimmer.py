@@ -38,9 +38,9 @@ class LogTrimmer:
         """Removes the segment files that end at or below `position` from the open log, but never the active one.
         Returns their paths, to be given to `remove_files`.
 
-        The caller knows that the entry at `position` is committed, because the first entry of a log is never replaced
-        in a conflict. The call never waits: while a conflict is cut or a repair is put in place nothing is trimmed, and
-        the list is empty. A reader of trimmed bytes, in any thread, gets all of them or OutOfRangeError.
+        The entry at `position` must be committed, because the first entry of a log is never replaced in a conflict. The
+        call never waits: while a conflict is cut or a repair is put in place nothing is trimmed, and the list is empty.
+        A reader of trimmed bytes, in any thread, gets all of them or OutOfRangeError.
         """
         state = self._state
         if not state.cutting.acquire(blocking=False):
@@ -97,7 +97,8 @@ class LogTrimmer:
         return there
 
     def _save_first(self, *, lower: bool) -> None:
-        """Writes the log's present beginning into FIRST."""
+        """Writes the log's present beginning into FIRST, if FIRST is damaged or names an earlier one. With `lower`,
+        also if FIRST names a later one."""
         state = self._state
         previous = state.previous
         known = log_first.load(state.fs, state.log, state.group_id)
@@ -140,8 +141,8 @@ class LogTrimmer:
         self._save_first(lower=True)
 
     def _proved(self, path: Path, file: File) -> tuple[Segment, SegmentIndex, LogTail]:
-        """Returns the Segment for the file, its index and its end. Raises FrameError unless the file ends where the log
-        begins."""
+        """Returns the Segment for the file, its index and its end. Raises FrameError unless the file's frames are
+        intact and end where the log begins, CorruptLogError as `decode_header` does."""
         state = self._state
         end = state.previous
         header = decode_header(file.pread(LOCAL_HEADER_SIZE, 0), path, state.group_id)

@@ -50,9 +50,9 @@ class LogWriter:
         self._clock_s = clock_s
 
     def tell_written(self, call: Callable[[EntryId], None] | None) -> None:
-        """Calls `call` after each later write and before its sync, on the appending thread: everything up to the given
-        entry has then been passed to the operating system. Replaces the previous listener; None removes it. Any thread
-        may call this."""
+        """Calls `call` in each later append, after its last write and before the sync, on the appending thread:
+        everything up to the given entry has then been passed to the operating system. Replaces the previous listener;
+        None removes it. Any thread may call this."""
         self._on_written = call
 
     def append(self, entries: Sequence[Entry]) -> None:
@@ -134,7 +134,8 @@ class LogWriter:
 
     def write_idle_mark(self) -> None:
         """Writes and syncs the sync mark of the last batch on its own, if the batch has none yet. The append lane calls
-        this when it is idle."""
+        this when it is idle. Raises StorageError if a call fails or the log refuses to be written; does nothing if
+        there is no space for the mark."""
         state = self._state
         if state.failure is not None:
             raise StorageError(state.failure)
@@ -167,7 +168,8 @@ class LogWriter:
         assert old.index is not None
         if buffers:
             file.pwritev(buffers, old.file_offset(at))
-            self._sync(file)  # before the new file gets its name: only the last file of the log may be torn
+            # synced before the new file gets its name, because only the last file of the log may be torn
+            self._sync(file)
         end = self._tail_at_roll(old, first, buffers)
         self._write_loose_sidecar(old, end)
         new = self._open_next(end)

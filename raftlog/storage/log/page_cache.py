@@ -12,7 +12,7 @@ from contextlib import suppress
 from raftlog.storage.log.log_state import LogState, base_position_of
 
 STEP_BYTES = 8 << 20
-"""The bytes that are dropped at once: enough to make it rare, and about a millisecond of work."""
+"""The bytes that are dropped at once. With so many, a drop is rare, and takes about a millisecond."""
 
 
 class PageCacheLimit:
@@ -39,8 +39,8 @@ class PageCacheLimit:
         return bytes_max is not None and self._state.tail.end_position - bytes_max - self._dropped_to >= STEP_BYTES
 
     def drop_older(self) -> None:
-        """Drops older bytes of the log from the page cache. All of them are below the tail, hence on disk. Raises
-        OSError."""
+        """Drops all but the newest bytes of the log from the page cache. The dropped ones are below the tail, hence on
+        disk. Raises OSError."""
         assert self._bytes_max is not None
         state, low = self._state, self._dropped_to
         tail, segments = state.tail, state.segments  # `tail` before `segments`, as LogState prescribes

@@ -30,8 +30,8 @@ from raftlog.types import EMPTY_TAIL, Entry, LogTail
 
 
 class SegmentedLog:
-    """One open log, put together from its parts. Each method calls the method of the same name of one part, which
-    describes it."""
+    """One open log, put together from its parts: LogReader, LogWriter, LogPreparer, LogTrimmer and LogRepairer. Most of
+    its attributes are methods of a part, under the same name; the part describes them."""
 
     __slots__ = (
         "_preparer",

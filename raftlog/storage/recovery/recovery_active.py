@@ -37,7 +37,8 @@ cannot become part of the log, because a frame names the one before it as its pa
 
 def recover_active(run: RecoveryRun, active: Segment, page: bytes) -> tuple[LogTail, bool]:
     """Finds the end of the log in the active segment. Returns the log's tail, and True if the last stop was orderly;
-    gives `active` its index. Changes only bytes above the sync mark, unless the vote is withheld first."""
+    gives `active` its index. Changes only bytes above the sync mark, unless the vote is withheld first, and writes both
+    sync marks anew from CLEAN if both are damaged."""
     file = active.file
     assert file is not None
     mark, kept = newest_mark(page), clean_mark(run)
@@ -56,7 +57,7 @@ def recover_active(run: RecoveryRun, active: Segment, page: bytes) -> tuple[LogT
 
 
 def clean_mark(run: RecoveryRun) -> SyncMark | None:
-    """Returns the newest sync mark, as an orderly stop copied it to CLEAN; None if there is no such copy."""
+    """Returns the newest sync mark, as an orderly stop copied it to CLEAN; None if there is no intact copy."""
     path = run.log / layout.CLEAN
     return decode_mark(read_file(run.fs, path)) if run.fs.exists(path) else None
 
@@ -127,8 +128,8 @@ def _scan(run: RecoveryRun, active: Segment, file: File, mark: SyncMark) -> LogT
 def _behind_damage(
     run: RecoveryRun, active: Segment, file: File, scan: Scan, index: SegmentIndex, mark: SyncMark
 ) -> Scan | None:
-    """Continues a scan after damaged headers; returns None if no frame from there on leads to the sync mark or follows
-    it."""
+    """Continues a scan after damaged headers. Returns None if no frame from there on leads to the sync mark or follows
+    it, or if the terms of the entries in between are not known (`_terms_known`)."""
     goal = LogTail(mark.term, mark.next_index - 1, mark.end_position, mark.header_crc, active.base, 0)
     count = len(index.offsets)
     joined = rejoin(file, active, scan, index, goal)
@@ -156,7 +157,8 @@ def _terms_known(run: RecoveryRun, low: int, joined: Rejoined) -> bool:
 
 
 def _cut_torn_tail(run: RecoveryRun, active: Segment, file: File, scan: Scan) -> None:
-    """Zeroes the bytes above the last good frame, so that they can never be mistaken for a frame later."""
+    """Copies the bytes above the last good frame to trash/ and zeroes them, so that they can never be mistaken for a
+    frame later."""
     start = active.file_offset(scan.tail.end_position)
     stop = _last_byte(run, file, start)
     if stop == start:
@@ -174,7 +176,8 @@ def _cut_torn_tail(run: RecoveryRun, active: Segment, file: File, scan: Scan) ->
 
 
 def _last_byte(run: RecoveryRun, file: File, start: int) -> int:
-    """Returns the file offset after the last byte that is not zero; `start` if all bytes are zero."""
+    """Returns the file offset after the last byte, from `start` on, that is not zero; `start` if all are zero. The
+    search ends after ZEROES_ENOUGH zeroes."""
     size, at, last = file.size(), start, start
     while at < min(size, last + ZEROES_ENOUGH):
         chunk = file.pread(min(len(ZERO_CHUNK), size - at), at)
@@ -199,8 +202,8 @@ def _write_again(run: RecoveryRun, active: Segment, file: File, start: int, stop
 
 
 def mark_end(file: File, tail: LogTail) -> None:
-    """Writes the mark that everything up to `tail` is on disk, with a sync. The newest mark stays in its slot: if a
-    crash tears the new one, that one counts."""
+    """Writes the mark that everything up to `tail` is on disk, with a sync. The mark that was the newest stays in its
+    slot: if a crash tears the new mark, the one before it counts."""
     _write_mark(file, mark_of(tail, newest_seq(file) + 1))
 
 

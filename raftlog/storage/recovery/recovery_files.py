@@ -132,7 +132,8 @@ def _previous_of(
     run: RecoveryRun, before: Segment | None, found: SegmentFile, floor: LogTail | None
 ) -> tuple[LogTail, bool]:
     """Returns the log's tail before the file's first frame, and True if its term and time are exact; otherwise they are
-    the highest possible ones."""
+    the highest possible ones. Raises CorruptLogError if neither the file before nor the first frame tells the tail, or
+    if they contradict each other."""
     first = first_frame(found.file, found.base, run.group_id)
     if found.base == 0:
         return EMPTY_TAIL, True
@@ -153,8 +154,8 @@ def _previous_of(
 
 
 def _trimmed(run: RecoveryRun, bases: list[int]) -> tuple[LogTail | None, list[int]]:
-    """Returns the content of FIRST (None if it is damaged) and the base positions of the files that belong to the log.
-    Removes the files that a trim left behind.
+    """Returns the content of FIRST and the base positions of the files that belong to the log. Removes the files that a
+    trim left behind. If FIRST is damaged, or all files lie below it, returns None and all of `bases`.
 
     Files below FIRST count as far as they join the log without a gap: a trim was not finished, or a file had just been
     put in front. Files below a gap are older than the files of the gap, which were trimmed after them.
@@ -248,9 +249,11 @@ def _end_of(run: RecoveryRun, segment: Segment) -> LogTail:
 
 
 def check_sealed(run: RecoveryRun, segment: Segment, end: LogTail) -> None:
-    """Checks that a sealed file ends exactly where the next one begins, by its sidecar or by reading its frames."""
+    """Checks that a sealed file ends exactly where the next one begins. If its sidecar does not show that, reads the
+    frames, writes the sidecar again and records damage. Raises CorruptLogError if the frames lead past the next file,
+    or may be of other terms than the log says (`check_terms`)."""
     if any(known.first_position == segment.base and known.end_position == end.end_position for known in run.damaged):
-        return  # the file is missing: it is known as one damaged range
+        return  # the file is missing, and is already recorded as one damaged range
     path = segment.path.with_suffix(layout.INDEX_SUFFIX)
     if (head := _head_of_sidecar(run, path, segment, end)) is not None:
         segment.tell(head)

@@ -35,7 +35,7 @@ class RecoveryReport(NamedTuple):
     damaged: tuple[DamagedRange, ...] = ()
     """The damaged ranges found at the start; reads may find more."""
     vote_withheld: VoteWithheld | None = None
-    """The reason why this start, or an earlier one, withheld the vote; None if it is free."""
+    """The reason why this start, or an earlier one, withheld the vote; None if the vote is not withheld."""
     bytes_zeroed: int = 0
     """The part of `bytes_scanned` that is zeroes after the last frame, where the next frames will be written."""
 
@@ -77,7 +77,7 @@ class RecoveryRun:
         )
 
     def withhold_vote(self, reason: str, index: int, term: int) -> None:
-        """Withholds the vote; returns when that is on disk. Nothing is cut before."""
+        """Withholds the vote; returns when that is on disk. The caller cuts bytes only afterwards."""
         self.withheld = vote_withheld.withhold(
             self.fs, self.directory, VoteWithheld(reason, index, term, self.now_ms), self.group_id
         )

@@ -2,7 +2,7 @@
 and a last file without frames. recovery_table.py lists every state and its handling.
 
 The work is bounded by the part above the newest kept index (active_index.py), whatever the size of log and segments.
-Nothing is deleted: bytes that are cut, and files in the way, go to trash/ with a report.
+Bytes that are cut, and files in the way, go to trash/ with a report. Only files that a trim left behind are deleted.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Recovery:
 
     def _step_back(self, segments: list[Segment]) -> LogTail:
         """Makes the file before the last one active again, because the last one contains no frame. The file before is
-        complete and was durable before the roll."""
+        complete and was durable before the roll. Raises CorruptLogError if it does not exist."""
         run = self._run
         empty = segments.pop()
         tail = empty.header.previous

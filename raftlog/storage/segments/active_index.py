@@ -23,8 +23,8 @@ from raftlog.types import LogTail
 DISTANCE = 16 * 1024 * 1024
 """The bytes of log between two writes of the file: about as much as an unclean start scans."""
 _INDEX_SHARE = 8
-"""The least log between two writes, as a multiple of the file's own size: small frames must not double the write load.
-"""
+"""The least bytes of log between two writes, as a multiple of the file's own size: otherwise small frames would double
+the bytes that are written."""
 
 
 class Point(NamedTuple):

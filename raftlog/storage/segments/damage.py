@@ -110,7 +110,8 @@ class DamageMap:
     def add(self, damaged: DamagedRange) -> DamagedRange:
         """Records the range, joined with those that it overlaps or touches. Returns the range that now covers it.
 
-        Damage below the log's first entry, which a trim may have moved in the meantime, is not recorded.
+        Damage below the log's first entry, which a trim may have moved in the meantime, is not recorded. For a range
+        that lies below it as a whole, returns `damaged`.
         """
         with self._lock:
             kept = []

@@ -23,7 +23,7 @@ class Extent(NamedTuple):
     group_id: int
 
     def begin(self, number: int) -> int:
-        """Returns the position of entry `number`, or the end of the last one."""
+        """Returns the position of entry `number`. For the number after the last entry, returns the last entry's end."""
         return self.end.end_position if number > self.end.index else self.segment_index.position(number)
 
 

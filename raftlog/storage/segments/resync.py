@@ -90,12 +90,12 @@ def _walk(
 
 
 class Rejoined(NamedTuple):
-    """The hole between the intact frames before and after damage. `timestamp_ms`: log time of the last frame, if
-    known."""
+    """The hole between the intact frames before and after damage. `timestamp_ms`: log time of the last frame after the
+    hole; without such a frame, that of the last frame before it."""
 
     hole: DamagedRange
     reached: bool
-    """True if intact frames after the hole lead to the goal; otherwise the hole reaches it."""
+    """True if intact frames after the hole lead to the goal; False if the hole reaches up to the goal."""
     timestamp_ms: int
     bytes_read: int
     last_term: int | None
@@ -133,8 +133,10 @@ def rejoin(file: File, segment: Segment, scan: Scan, index: SegmentIndex, goal: 
 
 
 def _last_term(low: LogTail, goal: LogTail, chain: Chain | None) -> int | None:
-    """Returns the term of the hole's last entry, if the frame after the hole tells it; otherwise None. A leader begins
-    its term with a NOOP, so the entry before any other kind of entry has the same term."""
+    """Returns the term of the hole's last entry; None if it is not known. If the hole reaches the goal (`chain` is
+    None), it is the goal's term. Otherwise the frame after the hole tells it: a leader begins its term with a NOOP, so
+    the entry before any other kind of entry has the same term. A NOOP tells it only if no term lies between its own and
+    that of `low`."""
     term: int = goal.term if chain is None else chain.first.term
     if chain is None or term == low.term or chain.first.type != EntryType.NOOP:
         return term

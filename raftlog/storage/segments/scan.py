@@ -45,7 +45,7 @@ class Window:
         self.bytes_read = 0
 
     def get(self, size: int, offset: int) -> bytes:
-        """Returns up to `size` bytes at `offset`; fewer only at the end of the file."""
+        """Returns up to `size` bytes at `offset`: fewer at the end of the file, none if a sector is unreadable."""
         start = offset - self._at
         if start < 0 or start + size > len(self._data):
             self._data = self._read(max(size, _WINDOW), size, offset)
@@ -89,7 +89,7 @@ def scan_segment(
 
     With `check_payloads` False only headers are checked (a sealed file whose sidecar is lost): a bad payload then shows
     when it is read. Below `mark_end` a bad payload is recorded and walked over: the header says where the next frame
-    is. Raises CorruptLogError for an intact frame of a newer format.
+    is. Raises CorruptLogError for an intact frame of a format that this version does not read.
     """
     header = segment.header
     tail, index = begin or (header.previous, SegmentIndex(header.base_position, header.base_index))

@@ -100,7 +100,8 @@ def group_in_header(data: bytes) -> int | None:
 
 
 def decode_header(data: bytes, path: Path, group_id: int) -> SegmentHeader:
-    """Reads sector 0 of a segment file. Raises CorruptLogError, which names the file."""
+    """Reads sector 0 of a segment file. Raises CorruptLogError, which names the file, if it is damaged, of another
+    group, or of a format that this version does not read."""
     found = previous_tail.decode(_HEADER_MAGIC, data[:HEADER_BYTES])
     if found is None:
         raise CorruptLogError(f"local header of {path} is damaged: restore this file from a peer or a backup")

@@ -80,7 +80,7 @@ class SegmentIndex:
             self.members.pop()
 
     def next_below(self, position: int) -> int:
-        """Returns the largest index whose frame begins at or below `position`."""
+        """Returns the largest index whose frame begins at or below `position`; `base_index - 1` if there is none."""
         return self.base_index + bisect_right(self.offsets, position - self.base) - 1
 
 
@@ -125,7 +125,7 @@ def encode_index(index: SegmentIndex, tail: LogTail, group_id: int) -> list[byte
 
 
 def decode_head(data: bytes, group_id: int) -> IndexHead:
-    """Reads everything of a sidecar but the offsets. Raises FrameError if it is damaged, cut, newer or of another
+    """Reads everything of a sidecar but the offsets. Raises FrameError if it is damaged, cut, or of another format or
     group."""
     if len(data) < _FIXED_SIZE:
         raise FrameError("index sidecar is cut")

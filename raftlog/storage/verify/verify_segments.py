@@ -34,8 +34,8 @@ from raftlog.types import EMPTY_TAIL, LogTail
 
 
 def check_log(fs: FileSystem, directory: Path, group_id: int) -> Iterator[Finding]:
-    """Checks all segment files with their indexes, CLEAN, the copy of GENESIS, and the hard state against the last
-    term; yields the findings."""
+    """Checks FIRST, all segment files with their indexes, CLEAN, the copy of GENESIS, and the hard state against the
+    last term; yields the findings."""
     log = directory / layout.LOG
     names = fs.listdir(log) if fs.exists(log) else []
     bases = layout.segment_bases(names)
@@ -72,8 +72,8 @@ def check_log(fs: FileSystem, directory: Path, group_id: int) -> Iterator[Findin
 def _parted(
     fs: FileSystem, log: Path, bases: list[int], floor: LogTail | None, group_id: int
 ) -> tuple[list[int], list[int]]:
-    """Returns the base positions of the files that a trim left behind, and those of all other files. As for a start, a
-    file below FIRST was left behind if a gap lies between it and FIRST."""
+    """Returns the base positions of the files that a trim left behind, and those of all other files. A file below FIRST
+    was left behind if a gap lies between it and FIRST, or if the first file from FIRST on does not begin at FIRST."""
     kept = [base for base in bases if floor is None or base >= floor.end_position]
     if floor is None or not kept:
         return [], bases
@@ -205,7 +205,8 @@ class _SegmentCheck:
         yield from self._check_sidecar(index, self.tail)
 
     def _sealed_end(self, following: bytes | None, following_base: int | None) -> LogTail | None:
-        """Returns this file's end according to the next file, else according to the sidecar."""
+        """Returns the log's tail after this sealed file, according to the next file, or to the sidecar if the next
+        file's local header is damaged. Returns None for the active file, and if that one does not tell."""
         if following is None:
             return None
         if not header_is_damaged(following):
@@ -347,7 +348,8 @@ def _check_genesis_copy(fs: FileSystem, directory: Path, first: Path, group_id: 
 
 
 def irrelevant(fs: FileSystem, directory: Path, group_id: int) -> Iterator[IrrelevantRange]:
-    """Yields unused bytes of local headers, the bytes after the last frame, and files that are not read."""
+    """Yields unused bytes of local headers, the bytes after the last frame of sealed files, and files that are not
+    read."""
     log = directory / layout.LOG
     names = fs.listdir(log) if fs.exists(log) else []
     floor = log_first.load(fs, log, group_id)

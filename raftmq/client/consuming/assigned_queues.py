@@ -63,7 +63,8 @@ class QueueShare:
         self.leaving: dict[QueueKey, QueueFeed] = {}
         """Queues that now belong to other members, while this reader still handles the last message of each."""
         self.assigned = False
-        """True once this consumer has taken its share. A new leader may not list it as a member yet."""
+        """True once this consumer has taken its whole share. It cannot while a new leader does not list it as a member
+        yet."""
         self.behind = False
         """True while this consumer has not begun to read some queues of its share, because their group of brokers does
         not answer."""
@@ -155,8 +156,8 @@ class QueueShare:
                 _log.info("group %s: rebalance put off: %s", self.group, error)
 
     async def _assign(self) -> None:
-        """Starts reading the queues that `allocate_averagely` assigns to this consumer, and stops reading the
-        others."""
+        """Starts reading the queues that `allocate_averagely` assigns to this consumer, and stops reading all others.
+        Does nothing while the cluster does not list this consumer as a member."""
         members = await self.member.members()
         routes = await asyncio.gather(*(self._view.route(t, timeout_s=10.0, fresh=True) for t in self.topics))
         self.member.belong_to(_groups_of(routes))
@@ -179,7 +180,8 @@ class QueueShare:
 
     async def _take_up(self, new: list[QueueKey]) -> None:
         """Starts to read the queues in `new`. If a group of brokers does not answer, its queues are left for the next
-        rebalance, provided that the reader follows new messages and other queues can be read."""
+        rebalance, provided that the reader follows new messages and other queues can be read; otherwise raises the
+        error of the group."""
         self.behind = False
         if not self._view.groups.several:
             await self._begin_to_read(new)
@@ -240,8 +242,8 @@ class QueueShare:
         self._inbox.revoke(self.feeds.pop(key))
 
     async def _make_feed(self, key: QueueKey, *, again: bool = False) -> QueueFeed:
-        """Returns the feed of a queue. `again`: the topic was deleted and created again while this consumer read it, so
-        all of its messages are new."""
+        """Returns the feed of a queue. `again`: the topic was deleted and created again while this consumer read it.
+        All of its messages are new, so the feed begins at the first one, unless the consumer starts at a time."""
         topic, queue_id = key
         committed = at = await self.offsets.kept_position(self.group, topic, queue_id)
         if at is None:
@@ -307,7 +309,8 @@ class QueueShare:
 
     async def _is_hidden(self, feed: QueueFeed) -> bool:
         """Returns True if the topic has fewer read queues by now, or the feed's group of brokers has retired, so that
-        the feed's queue belongs to no consumer. The node that tells the route may learn of it a moment later."""
+        the feed's queue belongs to no consumer. The node that tells the route may learn of the change a moment later,
+        so it is asked several times."""
         if self._view.groups.known(group_of(feed.queue_id)) is None:
             return True
         for _ in range(ROUTE_TRIES):
@@ -319,8 +322,9 @@ class QueueShare:
 
     async def _of_new_topic(self, feed: QueueFeed, error: NotFound) -> QueueFeed | None:
         """Returns the feed with which to continue when a feed's topic was deleted: the same queue of the topic that was
-        created again under the name, or the same feed if only the node that was asked has no such topic. None if the
-        new topic lacks the queue. Raises `error` if there is no topic of the name for `gone_s`."""
+        created again under the name, or the same feed if only the node that was asked has no such topic. Returns None
+        if the new topic lacks the queue, and always for the retry topic. Raises `error` if the feed has no identity of
+        its topic, or if there is no topic of the name for `gone_s`; raises Denied if the new topic may not be read."""
         key, backoff, since = QueueKey(feed.topic, feed.queue_id), Backoff(self._view.jitter), self._loop.time()
         if key.topic == self.retry_topic:
             self._drop(feed)
@@ -368,7 +372,7 @@ class QueueShare:
             await self._puller.check_leader(LEADER_CHECK_S)
 
     async def seek(self, key: QueueKey, offset: int) -> None:
-        """Continues a queue at `offset`, and makes sure that a pull in flight does not add its messages behind it.
+        """Continues a queue at `offset`, and cancels a pull in flight, so that it adds no messages after the seek.
         Raises Failed if the queue has been assigned to another member."""
         feed = self.feeds[key]
         async with feed.committing:
@@ -398,7 +402,8 @@ class QueueShare:
 
     async def _commit(self, feed: QueueFeed, position: int) -> None:
         """Commits a position. If the group does not exist, a heartbeat creates it again: the heartbeat that first
-        created it may have been lost in an election, although the leader lists this member."""
+        created it may have been lost in an election, although the leader lists this member. Commits nothing if the
+        feed's topic was deleted and created again."""
         kept = Position(position, feed.counted_in)
         for _ in range(COMMIT_TRIES - 1):
             try:

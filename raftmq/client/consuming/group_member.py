@@ -59,8 +59,9 @@ def together(lists: Sequence[MemberList]) -> MemberList:
 
 def allocate_averagely(members: Sequence[str], me: str, queues: int) -> range:
     """Returns which of `queues` queues, numbered in their order, the member `me` reads. Each member gets a consecutive
-    range; if the division leaves a remainder, the first members get one queue more. Every member computes the same from
-    the same sorted list (RocketMQ's AllocateMessageQueueAveragely, the default of its Java clients)."""
+    range; if the division leaves a remainder, the first members get one queue more. The range is empty if `me` is no
+    member. Every member computes the same from the same sorted list (RocketMQ's AllocateMessageQueueAveragely, the
+    default of its Java clients)."""
     ordered = sorted(members)
     if me not in ordered:
         return range(0)
@@ -95,8 +96,8 @@ class GroupMember:
         from_where: str,
         on_change: Callable[[], None],
     ) -> None:
-        """`subscriptions`: topic -> the subscription of the group to it. `on_change` is called when the members may
-        have changed."""
+        """`subscriptions`: topic -> the subscription of the group to it. `from_where`: RocketMQ's consumeFromWhere,
+        which heartbeats carry. `on_change` is called when the members may have changed."""
         self._view = view
         self._group = group
         self._on_change = on_change
@@ -139,8 +140,8 @@ class GroupMember:
                 self._on_change()
 
     async def join(self) -> None:
-        """Sends heartbeats until each group of brokers that answers lists this member. Raises RaftMQError; Refused if a
-        filter is no valid expression."""
+        """Sends heartbeats until each group of brokers that answers lists this member. Raises Refused if a filter is no
+        valid expression, Failed if the member is still not listed after 40 heartbeats, and other RaftMQErrors."""
         for subscription in self._subscriptions:
             if subscription["expressionType"] != "TAG":
                 await self._check_filter(subscription)
@@ -162,7 +163,7 @@ class GroupMember:
         )
 
     async def heartbeat(self) -> None:
-        """Sends a heartbeat to every node; a node that does not answer gets the next one."""
+        """Sends a heartbeat to every node. A node that does not answer is tried again with the next heartbeat."""
         await self._heartbeats.beat(self.groups)
 
     async def members(self) -> MemberList:

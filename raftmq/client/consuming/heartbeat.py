@@ -59,8 +59,9 @@ class Heartbeats:
         return pool
 
     async def beat(self, groups: Collection[int] = (FIRST_GROUP,)) -> list[Reply]:
-        """Sends a heartbeat to every node of these groups of brokers; a node that does not answer gets the next one.
-        Waits for an answer from the leader of one group. Returns all answers."""
+        """Sends a heartbeat to every node of these groups of brokers; a node that does not answer is tried again with
+        the next heartbeat. Waits for the leaders without limit, but once all nodes of one group have answered or
+        failed, only one second more for the other groups. Returns all answers."""
         if len(groups) == 1:
             return await self._beat_group(*groups)
         found = await of_each({group: self._beat_group(group) for group in groups})

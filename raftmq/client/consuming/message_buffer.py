@@ -67,7 +67,7 @@ class QueueFeed:
         self.asked = ""
         """The address of the node that was asked last."""
         self.resets = 0
-        """The number of times that the group was reset while this consumer read the queue."""
+        """The number of times that a reset of the group or a seek has moved the queue's position."""
         self.finished = False
         self.revoked = False
         self.buffered_messages = 0
@@ -228,7 +228,8 @@ class Inbox:
 
     def rewind(self, feed: QueueFeed, offset: int, *, stored: bool = True) -> None:
         """Continues the feed at `offset` and drops its buffered messages. A message that the reader is still handling
-        no longer counts. `stored` says that the cluster already has `offset` as the group's committed offset."""
+        no longer affects the feed's position. `stored` says that the cluster already has `offset` as the group's
+        committed offset."""
         with self._lock:
             self._ready = deque(batch for batch in self._ready if batch.feed is not feed)
             self._resting.pop(feed, None)

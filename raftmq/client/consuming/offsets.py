@@ -92,7 +92,7 @@ class Offsets:
         return Position(*await self.counted(code, topic, queue_id, timestamp=str(timestamp_ms)))
 
     async def earliest_store_ms(self, topic: str, queue_id: int) -> int:
-        """Returns the time when the first kept message was stored; -1 for an empty queue."""
+        """Returns the time when the first kept message was stored, in ms of log time; -1 for an empty queue."""
         return await self._number(RequestCode.GET_EARLIEST_MSG_STORETIME, topic, queue_id, "timestamp")
 
     async def _number(self, code: int, topic: str, queue_id: int, field: str, **more: str) -> int:
@@ -128,8 +128,8 @@ class Offsets:
         """Commits an offset; returns when a majority has stored it. It may be lower than the one before. Raises
         NotFound if it is a Position in another topic, and Unknown if no answer came.
 
-        Every attempt carries the same identity: an attempt that arrives late, after a newer commit, does not move the
-        offset back.
+        Every attempt carries the same session and sequence number: an attempt that arrives late, after a newer commit,
+        does not move the offset back.
         """
         self._session = self._session or self._view.new_session()
         self._sequence = sequence = self._sequence + 1
@@ -166,7 +166,8 @@ class Offsets:
 
 
 def check_start(start: Start) -> None:
-    """Raises ValueError if `start` is no valid start."""
+    """Raises ValueError unless `start` is "earliest", "latest", an offset of 0 or more, or a datetime with a time
+    zone."""
     if isinstance(start, datetime.datetime):
         if start.tzinfo is None:
             raise ValueError(f"start={start} has no time zone; use datetime.now(timezone.utc) or .astimezone()")
@@ -175,7 +176,8 @@ def check_start(start: Start) -> None:
 
 
 def identity_in(reply: Reply, what: str) -> TopicIdentity | None:
-    """Returns the identity of the topic that a reply is about; None if it names none. Raises Failed."""
+    """Returns the identity of the topic that a reply is about; None if it names none. Raises Failed if it is
+    malformed."""
     told = reply.ext.get(IDENTITY_FIELD)
     try:
         return None if told is None else parse_identity(told)

@@ -195,8 +195,8 @@ class QueuePuller:
     async def _moved(self, feed: QueueFeed, result: PullResult) -> None:
         """Handles an offset outside the queue. If it lies below the first offset, retention has removed messages before
         they were read: continues at the first offset and counts the removed ones. If it lies above the last offset, the
-        replica may lag, so the leader is asked next. If the leader confirms it, the queue was cut, or deleted and
-        created again."""
+        replica that answered may lag, so the leader is asked for the end of the queue. Raises Failed if the leader's
+        end is also below the offset: the queue was cut, or deleted and created again."""
         offset = feed.next_offset
         if result.next_offset > offset:
             self.trimmed += result.next_offset - offset

@@ -17,8 +17,8 @@ class Subscription(NamedTuple):
 
     @property
     def tags(self) -> frozenset[str] | None:
-        """The wanted tags, which the server compares only by hash; None for all tags, and for SQL92, which selects
-        exactly."""
+        """The wanted tags, which the server compares only by hash. None for all tags, and for an SQL92 filter, which
+        the server applies exactly."""
         return split_tags(self.text) if self.kind == "TAG" else None
 
 

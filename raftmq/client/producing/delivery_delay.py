@@ -22,8 +22,9 @@ def in_seconds(what: str, delay: float | timedelta) -> float:
 
 
 def with_delay(properties: Mapping[str, str] | None, delay: Delay, deliver_at: DeliverAt) -> Mapping[str, str] | None:
-    """Returns the properties with the time of delivery added. Raises ValueError if both are given, for a negative
-    delay, and for a datetime without a time zone; TypeError for a value that is no time."""
+    """Returns the properties with the time of delivery added, or unchanged if there is neither a delay nor a time.
+    Raises ValueError if both are given, for a negative delay, and for a datetime without a time zone; TypeError for a
+    value that is no time."""
     if delay is None and deliver_at is None:
         return properties
     if delay is not None and deliver_at is not None:

@@ -113,7 +113,7 @@ class FlushResult(NamedTuple):
 
     def and_failed(self, error: RaftMQError) -> FlushResult:
         """Returns the numbers with one request moved from `stored` to failed or unknown, by the class of `error`.
-        `and_settled` has counted it as stored before."""
+        `and_settled` counts every settled request as stored, also this one."""
         unknown = isinstance(error, Unknown)
         failed, unknowns, first = self.failed + (not unknown), self.unknown + unknown, self.first_error or error
         return FlushResult(self.stored - 1, failed, unknowns, first)
@@ -157,11 +157,13 @@ class SendPipeline:
         self._window = SendWindow(view.jitter)
         self._incoming: deque[Submission] = deque()
         self._mine = self._incoming
-        """Sends for this group of brokers; all that come in, while the cluster is not known to have several."""
+        """Sends for this group of brokers. While the cluster is not known to have several groups, this is `_incoming`
+        itself."""
         self._first_queue = number_of(view.group, 0)
         self._elsewhere: Callable[[int], SendPipeline | None] | None = None
         self._is_stuck = False
-        """True while nothing is answered, or no leader is found: messages that may go to another group do."""
+        """True while nothing is answered, or no leader is found. Messages that may go to another group then go
+        there."""
         self._link: Connection | None = None
         self._linking: asyncio.Task[None] | None = None
         self._routing: dict[str, asyncio.Task[None]] = {}
@@ -224,8 +226,8 @@ class SendPipeline:
             link.write(frames)
 
     def _sort_out(self, elsewhere: Callable[[int], SendPipeline | None]) -> None:
-        """Chooses the queue of each send, and hands those of other groups of brokers to their pipelines: they do not
-        wait for this group."""
+        """Chooses the queue of each send, and hands sends for other groups of brokers to the pipelines of these, so
+        that they do not wait for this group. Stops at a send whose topic's route must be fetched first."""
         if self._mine is self._incoming:
             self._mine = deque()
         incoming, now = self._incoming, self.loop.time()
@@ -341,8 +343,7 @@ class SendPipeline:
             self._linking = self.loop.create_task(self._connect())
 
     async def _connect(self) -> None:
-        """Connects to a leader; returns when connected, or when nothing is left to send, because the sweep expired
-        it."""
+        """Connects to a leader, and repeats this until it succeeds. `_rest` cancels it when nothing is left to send."""
         try:
             if self._lost_in_a_row > 1:
                 await self._backoff.pause()
@@ -399,7 +400,8 @@ class SendPipeline:
             self._holding = self.loop.call_later(self._backoff.next_s(), self._resume, ask_leader)
 
     def _next_rounds(self) -> None:
-        """Sees to it that topics over a quota get their rounds."""
+        """Begins the rounds of topics over a quota that are due, and sets a timer for the next ones. Does nothing while
+        the timer runs."""
         if self._pacing is None:
             wait_s = self._window.next_rounds(self.loop.time())
             if wait_s is not None:
@@ -418,8 +420,8 @@ class SendPipeline:
             self._run()
 
     async def _follow_leader(self, link: Connection) -> None:
-        """Handles the reply "no leader here", or none: keeps the connection if the same node leads, else moves to the
-        leader."""
+        """Looks for the leader after the reply "no leader here", or after a silence: keeps the connection if the same
+        node leads, else moves to the leader."""
         try:
             leader = await self.view.find_leader()
         finally:
@@ -544,7 +546,8 @@ class SendPipeline:
             self._linking = self.loop.create_task(self._follow_leader(self._link))
 
     def _rest(self) -> None:
-        """Stops searching for a leader and stops timers while there is nothing to send. The connection stays."""
+        """Stops looking for a leader while there is nothing to send. The connection stays open, unless another node is
+        known to lead."""
         if self._linking is not None:
             self._linking.cancel()
             self._linking = None
@@ -554,7 +557,8 @@ class SendPipeline:
             link.close()
 
     async def drained(self) -> None:
-        """Returns when every send so far is settled; their deadlines bound the wait."""
+        """Returns once no send is unsettled. The deadlines of the sends bound the wait, unless more is sent
+        meanwhile."""
         done: asyncio.Future[None] = self.loop.create_future()
         self._room.when_empty(functools.partial(settle, done, None, None))
         await done

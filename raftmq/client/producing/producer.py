@@ -121,7 +121,7 @@ class AsyncProducer:
     async def _submit(self, request: SendRequest, future: asyncio.Future[_T]) -> None:
         pipeline = self.pipeline
         if asyncio.get_running_loop() is not pipeline.loop:
-            pipeline.view.bind_loop()  # this raises the error for the wrong option
+            pipeline.view.bind_loop()  # raises RuntimeError, because the client belongs to another loop
         self.check_open()
         if not self.room.take(request.size):
             await self.room.take_async(request.size)
@@ -136,9 +136,9 @@ class AsyncProducer:
             raise RuntimeError("the producer is closed")
 
     async def flush(self) -> FlushResult:
-        """Waits until every send so far is settled, at most for the send timeout. Returns how many requests were
-        stored, failed or are unknown since the last flush, and the first error. The future of each send has its own
-        outcome."""
+        """Waits until no send is unsettled: at most for the send timeout, unless more is sent meanwhile. Returns how
+        many requests were stored, failed or are unknown since the last flush, and the first error. The future of each
+        send has its own outcome."""
         self.pipeline.view.bind_loop()
         await self.pipeline.drained()
         outcomes = self.pipeline.take_outcomes()

@@ -107,9 +107,9 @@ class Pending:
         self.done = False
         self.sent_at = 0.0
         self.held_s = 0.0
-        """The seconds for which a leader held the last attempt because of a quota, before it refused it."""
+        """The seconds for which a leader held the last attempt because of a quota, before it refused the attempt."""
         self.paced = False
-        """True while it is in flight in a round of its topic's pace."""
+        """True while the request is in flight in a round of its topic's pace."""
         self.refusal: tuple[int, str | None] | None = None
         self.trouble = ""
         """Why the connection ended while the request was in flight, with its address; "" if it did not."""
@@ -253,8 +253,8 @@ class SendWindow:
         return pace is not None and not pace.is_first
 
     def next_rounds(self, now: float) -> float | None:
-        """Begins the rounds of topics that are due, and then sets `again`. Returns the seconds until it must be called
-        next; None if no topic has a pace."""
+        """Begins the rounds that are due and forgets the paces that are over; `again` is then True for either. Returns
+        the seconds until this method must be called next; None if no topic has a pace."""
         for topic, pace in list(self._paces.items()):
             if pace.is_over(now):
                 del self._paces[topic]

@@ -78,8 +78,8 @@ class TopicPace:
         self._out -= requests
 
     def is_over(self, now: float) -> bool:
-        """Returns True if no request is unanswered, and nothing was refused for FORGET_S, so that the topic needs no
-        pace."""
+        """Returns True if the topic needs no pace any more: no request is unanswered, the round has room left, and
+        nothing was refused for FORGET_S."""
         return not self._out and self.room > 0 and now - self._refused_at >= FORGET_S
 
     def next_round(self, now: float) -> bool:

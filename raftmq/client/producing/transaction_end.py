@@ -55,8 +55,8 @@ class TransactionEnds:
 
     async def end(self, half: Half, resolution: Resolution) -> None:
         """Ends the transaction as `resolution` says, asking the leader, and the next leader, until it is settled.
-        Returns only if the message ended as `resolution` says. Raises Failed if it ended otherwise or the request does
-        not fit; Unknown if it is not known how the message ended, or not yet."""
+        Returns only if the message ended as `resolution` says. Raises Failed if it ended otherwise, the server's error
+        if it refuses the request, and Unknown if it is not known how the message ended, or not yet."""
         what = f"{resolution.name.lower()} of transaction {half.message_id}"
         try:
             ended = await self.ask(half, resolution, what=what)

@@ -73,7 +73,7 @@ class AsyncTransactionProducer:
         return AsyncTransaction(self, topic, body, check_after_s, options)
 
     async def close(self) -> None:
-        """Leaves the group. Transactions that are still open are answered by other members of the group."""
+        """Leaves the group. The cluster asks other members of the group about transactions that are still open."""
         if self.closed:
             return
         self.closed = True
@@ -92,7 +92,8 @@ class AsyncTransactionProducer:
     # -- for its transactions
 
     async def begin(self, topic: str, body: bytes, check_after_s: float | None, options: SendOptions) -> Half:
-        """Stores the half message of a transaction. Raises as a send does."""
+        """Stores the half message of a transaction. Raises as a send does; RuntimeError if the producer is not open,
+        and Unknown if the answer does not say where the message is stored."""
         if not self._opened:
             raise RuntimeError("the transaction producer is not open; use it in a with block")
         properties = {**(options.get("properties") or {}), "TRAN_MSG": "true", "PGROUP": self.group}

@@ -51,8 +51,8 @@ def api(admin: str | None, data: str | None, data_dir: Path | None, look: str = 
 
 
 def secret_of(data_dir: Path, named: str) -> Path:
-    """Returns the path of the cluster's secret, in a node's data directory or in the folder above it. `named`: the
-    address of the HTTP API for which it is used. Raises LocalError."""
+    """Returns the path of the cluster's secret in a node's data directory. `data_dir`: that directory, or the folder
+    that has it as `data`. `named`: the address of the HTTP API for which it is used. Raises LocalError."""
     for folder in (data_dir, data_dir / "data"):
         if (folder / "SECRET").exists():
             return folder / "SECRET"

@@ -100,8 +100,8 @@ def create(
 
 
 def _groups(admin: str | None, data: str | None, node: NodeName | None) -> Groups:
-    """Returns the addresses, group -> addresses, at which to look for the node. Without a node, only the given
-    addresses are returned, so that the backup is written on that machine."""
+    """Returns group -> the addresses at which to look for `node`. If no node is named, the addresses that the user gave
+    are not completed by those of other nodes, so that the backup is written on that machine."""
     return one_group(all_groups(admin, data, members=node is not None), node)
 
 
@@ -275,7 +275,7 @@ def _backups_in(target: str) -> tuple[list[Manifest], list[str]]:
 
 
 def _named(path: str) -> tuple[list[str], list[str]]:
-    """Returns (the backup at that path, or all backups in it; problems)."""
+    """Returns (the path of the backup at `path`, or the paths of all backups in it; problems)."""
     from cluster.backup.manifest import MANIFEST
     from cluster.backup.remote import is_backup_at, is_url
 

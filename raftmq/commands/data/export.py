@@ -138,7 +138,8 @@ def _flush(writer: Any, group: list[Any]) -> None:
 
 @contextlib.contextmanager
 def _progress(total: int, *, quiet: bool) -> Iterator[Any]:
-    """Shows a progress bar on stderr, if that is a terminal."""
+    """Shows a progress bar on stderr, if that is a terminal and not `quiet`. Yields a function that advances the bar by
+    a number of messages; `total` is the number of all."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
     out = console(stderr=True)

@@ -28,8 +28,9 @@ class Remote:
         self._api = AdminApi([address])
 
     def view(self, index: int | None = None) -> ConsistencyView:
-        """Asks the node for its view of its data, and waits a moment until it has applied the marker. Returns the
-        view."""
+        """Returns the node's view of its data. `index`: the entry as of which rows are compared; None for a view
+        without sums of rows. Waits up to _APPLY_WAIT_S until the node has applied that entry; if it then has not, the
+        view has no sums either. Raises LocalError."""
         from cluster.repair.consistency_views import ConsistencyView
 
         deadline = time.monotonic() + _APPLY_WAIT_S
@@ -41,14 +42,15 @@ class Remote:
             time.sleep(_POLL_S)
 
     def entry(self, index: int) -> EntryView:
-        """Asks the node for one entry."""
+        """Returns the node's view of one entry."""
         from cluster.repair.consistency_views import EntryView
 
         entry: EntryView = _convert(self._api.local(f"/v1/consistency/entries/{index}"), EntryView)
         return entry
 
     def chunks(self, position: int, end_position: int, chunk_bytes: int) -> list[str | None]:
-        """Asks the node for the CRCs of its log, one for each chunk."""
+        """Returns the CRC of each chunk of the node's log between the positions; None for a chunk that cannot be
+        read."""
         body = {"position": position, "end_position": end_position, "chunk_bytes": chunk_bytes}
         found: list[str | None] = self._api.post("/v1/consistency/log", body)["crcs"]
         return found

@@ -105,7 +105,7 @@ def import_(
         api = AdminApi(groups[FIRST_GROUP])
         parts = list(_parts(todo))
         for part in parts:
-            if "topics" in part and not now:  # first, because it may refuse, before anything is changed
+            if "topics" in part and not now:  # a dry run first: a refusal must come before any change
                 api.post("/v1/metadata", part | {"dry_run": True})
         for part in parts:
             api.post("/v1/metadata", part | {"now": True} if now else part)

@@ -196,7 +196,8 @@ def _users(revived: Revived, tokens: int, copy: str) -> list[str]:
 
 
 def _later(later: list[str], newest: str, *, is_taken: bool) -> list[str]:
-    """Returns lines about what was changed after the restored point."""
+    """Returns lines about the users and rules in `later`, which were changed after the restored point. `newest`: the
+    backup up to which changes are known; "" if there is none. `is_taken`: they are restored as `newest` has them."""
     if not later:
         return [f"no user or rule was changed up to {newest}"] if newest else []
     lines = [f"of these were changed up to {newest}" + (", and are as they were there:" if is_taken else ":")]

@@ -46,7 +46,8 @@ class PatternType(click.ParamType["re.Pattern[bytes]"]):
 
 
 class SelectedMessages(NamedTuple):
-    """The messages of a topic that a person selects."""
+    """The messages of a topic that a person selects. `queues`: () for all. `until`: log time in milliseconds,
+    exclusive; None for no bound. `pattern`: an expression that bodies must match. `expression`: an SQL92 filter."""
 
     queues: tuple[int, ...]
     start: Start

@@ -49,7 +49,7 @@ class FormatType(click.ParamType[str]):
 
 
 def stored(one: Message) -> str:
-    """Returns the time at which the message was stored."""
+    """Returns, as text, the time at which the message was stored."""
     return time_text(one.store_ms, exact=True)
 
 
@@ -82,7 +82,8 @@ class Printer:
 
 
 def line_of(as_json: bool, form: str | None) -> Callable[[Message], bytes]:
-    """Returns the function that makes the line of a message."""
+    """Returns the function that makes the line of a message: JSON or YAML if `as_json`, else the format `form`; without
+    both, columns on a terminal, and the body alone in a pipe."""
     if as_json and yaml_wanted():
         return lambda one: yaml_document(to_json(one)).encode().rstrip(b"\n")
     if as_json:
@@ -111,7 +112,7 @@ def columns_of(one: Message) -> bytes:
 
 
 def remark_on(one: Message) -> str:
-    """Returns the remark for a message whose body is shown as stored; "" for any other."""
+    """Returns the remark for a message whose body cannot be decompressed and is shown as stored."""
     return f"as stored: the body {one.undecoded}"
 
 

@@ -146,7 +146,8 @@ class Tally:
         return f" ({', '.join(parts)})" if parts else ""
 
     def raise_first(self, topic: str) -> None:
-        """Raises LocalError if a line was not sent; an unknown outcome is reported before a failed one."""
+        """Raises LocalError about the earliest line whose send did not succeed. If any outcome is unknown, the error's
+        second line and its exit code say so; otherwise they say how many sends failed."""
         if self.first is None:
             return
         number, error = self.first
@@ -219,8 +220,9 @@ def _note_created(mq: Client, topic: str, tally: Tally) -> None:
 
 
 def read_lines(source: IO[bytes], key_field: str | None = None, tag_field: str | None = None) -> Iterator[Line]:
-    """Yields the lines that are not blank. Raises LocalError naming the line that lacks a field or is no JSON
-    object."""
+    """Yields the lines that are not blank. `key_field`, `tag_field`: the fields of a line's JSON object that hold its
+    key and its tag; if both are None, lines may be any text. Raises LocalError naming the line that lacks a field or is
+    no JSON object."""
     end = 0
     for number, raw in enumerate(source, 1):
         end += len(raw)

@@ -34,7 +34,8 @@ class StartType(click.ParamType["Start"]):
     name = "start"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Start:
-        """Checks and converts the word, number or time."""
+        """Returns the word earliest or latest as it is, an offset as an int, and a time or an age as a datetime. Raises
+        BadParameter for any other text."""
         if isinstance(value, datetime.datetime):
             return value
         text = str(value)
@@ -59,8 +60,9 @@ def walk(
 ) -> Iterator[Message]:
     """Yields the messages of all queues, or of `queues`, in turn, each queue in its own order: up to the ends that the
     queues had when the walk began; with `follow`, without end. Bodies are as stored. The caller decompresses a body
-    when it needs it, so only one decompressed body is in memory. A topic that is deleted and created again during this
-    is followed from its first message. Raises NotFound, without `follow` also for such a topic."""
+    when it needs it, so only one decompressed body is in memory. Raises NotFound if there is no such topic. If the
+    topic is deleted and created again meanwhile, continues with its first message if `follow`, else raises NotFound
+    too."""
     from raftmq.client import NotFound, Position
 
     described = mq.admin.describe_topic(topic)

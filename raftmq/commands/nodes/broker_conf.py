@@ -161,7 +161,8 @@ def plan_of(text: str) -> Translation:
 
 
 def _unfit(lines: Sequence[Translated]) -> dict[Translated, Left]:
-    """Returns the fewest lines without which a node accepts all other lines together: line -> the reason."""
+    """Returns the fewest lines without which a node accepts all other lines together: line -> the reason. If more than
+    TRIED_MAX would have to go, returns all lines that differ from the defaults."""
     why, changing = _conflict(lines), [line for line in lines if _differs(line)]
     for count in range(1, TRIED_MAX + 1) if why else ():
         for some in combinations(changing, count):

@@ -469,7 +469,8 @@ def can_stop(nodes: tuple[NodeName, ...], data: str | None, admin: str | None, a
 
 
 def _asked_to_stop(node: NodeName, admin: str | None, data: str | None) -> dict[str, Any]:
-    """Returns what the leader of its group says about a stop of the node. Raises LocalError if there is none."""
+    """Returns the answer of the leader of the node's group whether the node may be stopped. Raises LocalError if no
+    leader answers."""
     answer = stop_check.ask(_there(node, admin, data)[1], node)
     if answer is None:
         raise LocalError(

@@ -63,8 +63,8 @@ def ask_before(api: AdminApi, addresses: Sequence[str], node: NodeName) -> bool:
 
 
 def confirmed(remove: Callable[[bool], None], *, yes: bool) -> None:
-    """Calls `remove(False)`. If the cluster demands a confirmation, asks at a terminal and calls `remove(True)`. Raises
-    LocalError if there is no terminal."""
+    """Calls `remove(True)` with `yes`, otherwise `remove(False)`. If the cluster then demands a confirmation, asks at a
+    terminal and calls `remove(True)`, or raises its ApiRefusal if there is no terminal."""
     if yes:
         remove(True)
         return

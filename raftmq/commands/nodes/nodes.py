@@ -69,7 +69,7 @@ def down(grace_s: float | None, purge: bool, yes: bool, dry_run: bool, data: str
 
 def _bring_rest(cluster: LocalCluster, grace_s: float | None) -> tuple[Rest | None, float]:
     """Uploads the rest of each group's log to the tier. Returns (the rest of the first group that could not upload all,
-    seconds allowed)."""
+    or None if all could; seconds allowed)."""
     left: tuple[Rest | None, float] = (None, 0.0)
     for group in groups_of(cluster.nodes):
         found = bring_rest(addresses_of(cluster.of_group(group)), grace_s, lambda text: click.echo(text, err=True))

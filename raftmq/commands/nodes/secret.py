@@ -161,8 +161,8 @@ def _views(groups: Mapping[int, list[str]]) -> list[dict[str, Any]]:
 
 
 def _answers(groups: Mapping[int, list[str]]) -> dict[int, list[tuple[AdminApi, dict[str, Any]]]]:
-    """Returns what the nodes of each group say of themselves. A group that does not answer is left out. Raises
-    LocalError if none answers, or a node refuses."""
+    """Returns the answers to `GET /v1/status`: group -> (API, answer) of each node that answers. A group that does not
+    answer is left out. Raises LocalError if none answers, or a node refuses."""
     found = {}
     silent = None
     for group, addresses in groups.items():

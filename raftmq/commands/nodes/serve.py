@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from raftmq.local.init import Created
 
 _CONFIG = LocalPath(dir_okay=False, readable=False, path_type=Path)
-"""Not checked for readability here: `load` says why a file cannot be read, and what to type."""
+"""The type of a configuration file's path. It accepts a file that cannot be read: `load` says why, and what to type."""
 
 
 @click.command()

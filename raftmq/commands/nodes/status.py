@@ -103,8 +103,8 @@ def _print_registry(registry: Sequence[RegistryView]) -> None:
 
 
 def _unanswered(nodes: Sequence[NodeView], where: str, silent: LocalError | None) -> LocalError:
-    """Returns the error for the case that no node answers; `silent`: the error of a node on another machine; None for a
-    local cluster.
+    """Returns the error for the case that no node answers; `silent`: the error to return if a node is on another
+    machine, if there is one.
 
     Only nodes of a cluster on this machine can be examined, or started, from here.
     """

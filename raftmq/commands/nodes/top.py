@@ -27,7 +27,7 @@ COLUMNS = ("node", "role", "term", "applied", "entries/s", "lag", "clients", "in
 FINDINGS_MAX = 8
 
 Before = dict[int, tuple[float, int]]
-"""Node -> the time at which it was last asked, and its applied index then."""
+"""Node -> (the time when it was last asked, in seconds of the monotonic clock; its applied index then)."""
 
 
 @click.command()
@@ -72,7 +72,8 @@ def _views(groups: Groups) -> list[GroupStatus]:
 def page(
     view: GroupStatus, findings: list[dict[str, Any]], before: Before, now_s: float, width: int = WIDTH_MAX
 ) -> Group:
-    """Returns one page of the display, at most `width` columns wide. `before` is updated for the next page."""
+    """Returns one page of the display, at most `width` columns wide. `now_s`: the present time of the monotonic clock.
+    `before` is updated for the next page."""
     from rich.console import Group
     from rich.text import Text
 
@@ -89,7 +90,8 @@ def page(
 
 
 def _fitting(rows: list[list[str]], width: int) -> Table:
-    """Returns the table without the columns that do not fit into `width`."""
+    """Returns the table without as many columns of GIVEN_UP, from its first on, as must go for it to fit into `width`
+    characters; without all of them if even that is too wide."""
     for given_up in range(len(GIVEN_UP) + 1):
         kept = [at for at, name in enumerate(COLUMNS) if name not in GIVEN_UP[:given_up]]
         table = table_of([COLUMNS[at] for at in kept], [[row[at] for at in kept] for row in rows], left={"role"})

@@ -235,7 +235,8 @@ class AdminApi:
         return answer
 
     def page(self, path: str) -> dict[str, Any]:
-        """Sends the same GET for one page of a list, even if further pages follow. Raises LocalError."""
+        """Sends a GET as `local` does, and returns one page of a list even if further pages follow. Raises
+        LocalError."""
         return self._call("GET", path, None)
 
     def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:

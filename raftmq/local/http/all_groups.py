@@ -18,8 +18,9 @@ Groups = Mapping[int, Sequence[str]]
 
 
 def all_groups(admin: str | None, data: str | None, *, members: bool = False) -> dict[int, list[str]]:
-    """Returns the groups to ask. Returns group -> addresses to ask. Addresses that the user gave belong to one group,
-    which is returned as the first. With `members`, the other nodes of that group are added. Raises LocalError."""
+    """Returns group -> the addresses to ask, for the groups that a command is about. Addresses that the user gave
+    belong to one group, which is returned as the first. With `members`, the other nodes of that group are added. Raises
+    LocalError."""
     addresses = node_addresses(admin, data) if members else admin_addresses(admin, data)
     if isinstance(addresses, GivenAddresses):
         return {FIRST_GROUP: addresses}
@@ -59,8 +60,8 @@ def in_each(groups: Groups, ask: Callable[[AdminApi], _T], look: str = "raftmq t
 
 def told_by_each(groups: Groups, ask: Callable[[AdminApi], _T]) -> tuple[dict[int, _T], list[str]]:
     """Asks each group. Returns group -> answer, and a sentence about each group that does not answer or has no leader.
-    A name that a further group has not copied yet is only in the first group's answer. Raises LocalError if no group
-    answers, or one refuses."""
+    A group that answers `not_found` after another one has answered is left out without a sentence: it may not have
+    copied the name yet. Raises LocalError if no group answers, or one refuses otherwise."""
     told: dict[int, _T] = {}
     silent: dict[int, LocalError] = {}
     for group, addresses in groups.items():
@@ -162,7 +163,7 @@ def each_node_of(groups: Groups, path: str, node: NodeName | None = None) -> tup
 
 def ask_all_of(groups: Groups, path: str, node: NodeName | None = None) -> tuple[list[Asked], dict[str, LocalError]]:
     """Asks as `each_node_of` does. Returns the answers, and address -> error for each node that does not answer. Raises
-    LocalError."""
+    LocalError as `each_node_of` does, except that a node's refusal is raised only if no node of its group answers."""
     found: list[Asked] = []
     silent: dict[str, LocalError] = {}
     for group, addresses in one_group(groups, node).items():

@@ -60,7 +60,7 @@ def decoded(body: bytes) -> Any:
 
 
 def answered(status: int, body: bytes) -> Answer:
-    """Decodes an answer of the HTTP API: which must be an object, and must have an `error` if the status is 400 or
+    """Decodes an answer of the HTTP API. The answer must be an object, and must have an `error` if the status is 400 or
     more. Raises ForeignAnswerError."""
     try:
         answer = decoded(body)

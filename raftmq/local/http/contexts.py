@@ -46,7 +46,8 @@ def contexts_file() -> Path:
 
 
 def read_contexts() -> dict[str, ClusterContext]:
-    """Returns all contexts by name. Raises LocalError for a file of another format."""
+    """Returns all contexts by name; {} if there is no file. Raises LocalError for a file that cannot be read or has
+    another format."""
     path = contexts_file()
     try:
         text = path.read_text(encoding="utf-8")
@@ -72,7 +73,7 @@ def read_contexts() -> dict[str, ClusterContext]:
 
 
 def write_contexts(contexts: dict[str, ClusterContext]) -> None:
-    """Replaces the contexts' file atomically."""
+    """Replaces the contexts' file atomically. Raises LocalError."""
     path = contexts_file()
     rows = {
         each.name: {

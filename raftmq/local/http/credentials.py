@@ -132,8 +132,8 @@ def node_at(address: str) -> tuple[NodeName, str] | None:
 
 
 def given(addresses: Iterable[str], token: str = "") -> list[str]:
-    """Returns the addresses that a person named, with the proof that the person has. `token`: the token of a
-    context."""
+    """Returns the addresses that a person named, with the proof that the person has; unchanged if the person has none.
+    `token`: the token of a context."""
     token, secret = os.environ.get(TOKEN_VARIABLE, "") or token, os.environ.get(SECRET_VARIABLE, "")
     if token:
         return [Address(address, Bearer(token)) for address in addresses]
@@ -190,7 +190,8 @@ def made_pass(key: bytes, uuid: str, node: NodeName, method: str, path: str, bod
 
 @lru_cache(maxsize=64)
 def _files(config_path: Path, _changed_ns: int) -> tuple[Path, Path]:
-    """Returns the path of the secret and the data directory, as a node's configuration names them."""
+    """Returns the path of the secret and the data directory, as a node's configuration names them. `_changed_ns`: the
+    time when the file was changed; a changed file is read again instead of being taken from the cache."""
     config = load(config_path, os.environ)
     return path_of(config), Path(config.node.data_dir)
 

@@ -26,14 +26,14 @@ def speaks_tls(data: Path) -> bool:
 
 def certify(data: Path, nodes: Iterable[NodeRecord]) -> None:
     """Makes what is missing: the CA, the certificates of these nodes, and `[tls]` in their configuration files. The
-    directories of the nodes exist. Raises LocalError."""
+    directories of the nodes must exist. Raises LocalError."""
     certify_files((data / LOCAL_CA).parent, [node.config_path for node in nodes])
 
 
 def certify_files(folder: Path, config_paths: Iterable[Path], env: Mapping[str, str] | None = None) -> list[Path]:
     """Makes what is missing: a CA in the folder, a certificate there for each node with one of these configuration
-    files, and `[tls]` in the file. The nodes' directories exist. Returns the paths of the certificates that were made.
-    Raises LocalError."""
+    files, and `[tls]` in the file. The nodes' directories must exist. Returns the paths of the certificates that were
+    made. Raises LocalError."""
     if not certificate_path(folder, CA).exists():
         write_pair(new_ca(), folder, CA, replace=True)  # a CA's key without its certificate has issued nothing yet
     made = []

@@ -59,9 +59,9 @@ def stem_of(config: Config) -> str:
 
 
 def steps_before_start(config: Config, file: Path, *, over_tls: bool) -> list[str]:
-    """Returns the commands to type between the making of a new node's directory and its start, for its certificate,
-    which has the uuid from that directory; [] if the node uses no TLS and the cluster was not asked over TLS. `file` is
-    the node's configuration."""
+    """Returns the commands that make the certificate of a new node; [] if the node uses no TLS and the cluster was not
+    asked over TLS. They are typed after the node's directory is made, because the certificate names the uuid in it, and
+    before the node starts. `file` is the node's configuration."""
     if not config.speaks_tls and not over_tls:
         return []
     named = "" if config.speaks_tls else f"; then set tls.mode and its files in {file} as on the other nodes"

@@ -171,6 +171,22 @@ def test_what_fails_of_the_folder_before_the_upload_is_not_called_the_nodes_log(
         create_remote(order, vanishes)
 
 
+@pytest.mark.parametrize("grows", [False, True])
+def test_a_file_that_changes_before_it_is_uploaded_fails_the_backup(stopped: Any, url: str, grows: bool) -> None:
+    staging = stopped.data / "checkpoints" / remote.STAGING
+
+    def changes(begins: str) -> None:
+        if begins == "uploading":
+            file = next(path for path in staging.rglob("state/*") if path.stat().st_size > 100)
+            data = file.read_bytes()
+            file.write_bytes(data + b"x" if grows else data[:-1])
+
+    order = replace(stopped.request(Path("/"), copy_all=True), to=url)
+    with pytest.raises(LocalError, match=rf"(?s)the backup to {url} failed.* bytes, \d+ were expected.*\(again\)"):
+        create_remote(order, changes)
+    assert backups_at(url) == ([], [])
+
+
 def test_a_node_without_room_for_a_backup_says_so(
     stopped: Any, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

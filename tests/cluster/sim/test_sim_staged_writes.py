@@ -10,9 +10,9 @@ import pytest
 
 from cluster.broker.message_copies import copies_of
 from cluster.broker.transactions import staged_delivery
-from cluster.broker.transactions.staged_delivery import WRITE_LEFT
+from cluster.broker.transactions.staged_delivery import WRITE_LEFT, StagedAsk, StagedReads
 from cluster.broker.transactions.staged_writes import DISCARDED_MAX
-from raftlog.errors import StorageError
+from raftlog.errors import OutOfRangeError, StorageError
 from raftmq_wire.codec import encode_frame
 from raftmq_wire.codes import RequestCode
 from raftmq_wire.message_format import BatchItem, build_batch
@@ -94,6 +94,30 @@ def test_what_is_committed_comes_into_its_queues_once(sim: SimCluster, leads: bo
     assert (code, ext) == (0, {"committed": "0"})
     ended(sim)
     assert sim.leader().bodies("T") == [b"a", b"b", b"c"]
+
+
+def test_a_row_that_ends_while_it_is_read_is_not_damage(sim: SimCluster) -> None:
+    """Another leader copies it, and the log is trimmed past it, before this lane reads its messages."""
+    writer = Writer(sim, sim.leader())
+    attempt = writer.open()
+    assert writer.stage(attempt, 1, b"a")[0] == 0
+    staged = sim.leader().state.writes.get(attempt)
+    assert staged is not None
+    ask = StagedAsk(None, attempt, staged.due_ms, None, frozenset(), 10, 1 << 20)
+    assert [row.bad is not None for row in StagedReads(sim.leader().state, trimmed).drain([ask])[0].rows] == [True]
+
+    def ends(position: int, size: int) -> bytes:
+        if sim.leader().state.writes.get(attempt) is not None:
+            assert writer.commit((attempt, 1))[0] == 0
+            ended(sim)
+        return trimmed(position, size)
+
+    (found,) = StagedReads(sim.leader().state, ends).drain([ask])
+    assert found.rows == []
+
+
+def trimmed(position: int, size: int) -> bytes:
+    raise OutOfRangeError("the log begins above this position")
 
 
 def test_a_commit_that_lacks_messages_is_refused(sim: SimCluster) -> None:

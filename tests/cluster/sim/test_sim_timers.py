@@ -10,9 +10,10 @@ import pytest
 
 from cluster.broker.delivery_time import TIMER_TOPIC, Delayed, Delays
 from cluster.broker.reads.message_lookup import message_at
+from cluster.broker.timers.due_reads import DueAsk, DueReads
 from cluster.broker.timers.row_delivery import ROWS_MAX
 from cluster.replication.message_head import DeliverySchedule, property_of, topic_field
-from raftlog.errors import StorageError
+from raftlog.errors import OutOfRangeError, StorageError
 from raftmq_wire.message_format import BatchItem, Message, build_batch, decode_message, decode_message_id
 from statemachine.delivery.timers import TimerCounts
 from statemachine.removal_slices import DeleteTopic
@@ -234,6 +235,22 @@ def test_what_cannot_be_read_holds_nothing_up(sim: SimCluster, caplog: pytest.Lo
     sim.loop.run_for(5)
     expected = sorted(b"m%d" % number for number in range(1, bad + good + 1))
     assert sorted(message.body for message in delivered(sim)) == expected
+
+
+def test_a_row_that_ends_while_it_is_read_is_not_damage(sim: SimCluster) -> None:
+    """Another leader delivers it, and the log is trimmed past it, before this lane reads its message."""
+    send(sim, "TIMER_DELAY_MS\x011000\x02")
+    send(sim, "TIMER_DELAY_MS\x01600000\x02")
+    first, second = sim.leader().state.timers.due(1 << 62)
+
+    def trimmed(position: int, size: int) -> bytes:
+        wait_for(sim, 1)
+        raise OutOfRangeError("the log begins above this position")
+
+    reads = DueReads(sim.leader().state, trimmed)
+    (found,) = reads.drain([DueAsk(None, 1 << 62, None, None, frozenset(), 10, 1 << 20)])
+    assert [due.row for due in found.rows] == [second], "only what still exists cannot be read"
+    assert found.last == second.name > first.name
 
 
 def patch_lane(sim: SimCluster, read_log: Callable[[int, int], bytes]) -> None:

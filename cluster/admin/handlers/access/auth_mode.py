@@ -59,7 +59,8 @@ class AuthView(msgspec.Struct, frozen=True, kw_only=True):
     older: int
     """Number of users whose secrets are encrypted with another key than `key`."""
     proven: bool
-    """True if every peer of this node has to prove the cluster's secret, or is changing to a new one."""
+    """True if every peer must prove the cluster's secret to this node. While the secret is changed, the older secret
+    counts too."""
     denials: list[DenialView]
     """Denials of the last hour on this node, the newest first."""
 

@@ -124,7 +124,8 @@ async def create_token(call: Call) -> TokenGiven:
 
 async def issued(call: Call, caller: Caller, name: str, label: str, ends_ms: int) -> str:
     """Makes a token of the user `name`, stores its SHA-256 in the log, and returns the token. It expires at the log
-    time `ends_ms`. Raises ApiError."""
+    time `ends_ms`. Raises ApiError if the user is unknown, if the caller may not give it tokens, or if the token cannot
+    be stored."""
     access = call.port.access
     token = base64.urlsafe_b64encode(access.entropy(TOKEN_BYTES)).rstrip(b"=").decode()
     digest = digest_of(token)
