@@ -54,6 +54,10 @@ class GroupStates:
             )
         )
 
+    def taken(self) -> int:
+        """Returns the number of messages that the running nodes have acknowledged since their starts."""
+        return sum(node.meters.traffic.messages_taken for node in self.running())
+
     def open_transactions(self) -> int:
         """Returns the number of transactions that nobody has ended: the largest of the running nodes' numbers; 1 if no
         node runs."""

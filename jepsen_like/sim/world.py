@@ -203,7 +203,7 @@ class World:
         self.vandal = GarbageClient(host())
         self.judge = Judge(self)
         self.hostile: Hostile | None = Hostile(host(), report) if options.hostile else None
-        self.prober: Prober | None = Prober(host(), recorder, report) if options.hostile else None
+        self.prober: Prober | None = Prober(host(), recorder, report, self.states.taken) if options.hostile else None
         self.tides = [
             OffsetCommits(f"tide-{n}", host(), recorder, report, self.states.reign_of) for n in range(options.tides)
         ]
