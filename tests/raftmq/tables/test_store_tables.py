@@ -211,8 +211,9 @@ def test_a_paused_run_loses_no_row_and_brings_none_twice(mq: raftmq.Client, topi
     with TableRun(mq, [topic], where, OPTIONS, Sleeping, keeper=paused) as run:
         assert run.round().version is None, "its commit fails"
         brought: list[int] = []  # until it has heard, it may commit once more: nothing is there twice either way
-        with pytest.raises(TableError, match="another run has taken the table"):
+        with pytest.raises(TableError, match="another run has taken the table") as over:
             go_on(run, brought)
+    assert over.value.why.endswith("keeps it since this one was silent for 0.5 s")
     assert of_both.round().messages + sum(brought) == 65
     woken.__exit__()
     assert len(rows_in(where)) == 70
