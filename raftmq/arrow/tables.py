@@ -88,7 +88,8 @@ def read_arrow(
 
     undecodable, names = Undecodable(on_undecodable), _names(columns)
     if read_from in (FILES, TIER):
-        source = _source(read_from, path, cluster, {"servers": servers, "access_key": access_key, "tls": tls})
+        of_a_cluster = {"servers": servers, "access_key": access_key, "secret_key": secret_key, "tls": tls}
+        source = _source(read_from, path, cluster, of_a_cluster)
         bounds = bounds_of("start", start, EARLIEST), bounds_of("end", end, LATEST)
         table = _copy_table(source, topic, bounds, names, undecodable)
         undecodable.tell(topic)
@@ -152,7 +153,7 @@ def _source(
         raise ValueError('cluster is for read_from="tier": files are those of one cluster')
     if kind == FILES:
         check_local(path, "path")
-    if named := next((name for name, value in given.items() if value), ""):
+    if named := next((name for name, value in given.items() if value not in (None, "")), ""):
         raise ValueError(f"{named} was given, and read_from={kind!r} asks no cluster")
     return CopySource(kind, os.fspath(path), cluster)
 

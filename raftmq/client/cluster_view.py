@@ -304,12 +304,12 @@ class ClusterView:
             logger.warning("no leader found yet: %s", why)
 
     async def contact(self, wait_s: float) -> Contact:
-        """Searches for the leader for at most `wait_s` seconds, and returns at once when it is found."""
+        """Searches for the leader for at most `wait_s` seconds, and returns at once when it is found. Does not give up
+        earlier if no server can be asked, because each of them may be starting: then it refuses connections, has no
+        name yet, or a proxy before it hangs up."""
         finding = asyncio.create_task(self.find_leader())
-        ends_at = asyncio.get_running_loop().time() + wait_s
         try:
-            while not finding.done() and (left := ends_at - asyncio.get_running_loop().time()) > 0:
-                await asyncio.wait((finding,), timeout=min(left, _BACKOFF_MAX_S))
+            await asyncio.wait((finding,), timeout=wait_s)
             leader = finding.result() if finding.done() else None
             hopeless = leader is None and self._wrong >= {*self.servers}
             return Contact(leader, hopeless, "" if leader else self.why_no_leader())

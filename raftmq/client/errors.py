@@ -222,7 +222,7 @@ _WORDS: dict[int, str] = {
     ResponseCode.SYSTEM_BUSY: "the server is busy",
     ResponseCode.FLOW_CONTROL: "more was sent than a quota allows",
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: "the server does not know this request",
-    ResponseCode.MESSAGE_ILLEGAL: "Make the message fit, or raise the limit (`raftmq config explain KEY`).",
+    ResponseCode.MESSAGE_ILLEGAL: "the message is not valid",
     ResponseCode.SERVICE_NOT_AVAILABLE: "no leader takes writes",
     ResponseCode.NO_PERMISSION: "permission denied",
     ResponseCode.TOPIC_NOT_EXIST: "there is no such topic",

@@ -260,7 +260,7 @@ class LocalMembers:
             if member is not None and member["live"]:
                 heard = time.monotonic()
             if time.monotonic() - heard >= self._unheard_s:
-                raise unheard(record.name, fetch_status(address_of(record)), led=view is not None)
+                raise unheard(record.name, fetch_status(address_of(record)), self._unheard_s, led=view is not None)
             self._tell(_progress(record.name, member))
             time.sleep(POLL_S)
 
@@ -336,12 +336,12 @@ def _lacks_secret(record: NodeRecord, wanted: str) -> bool:
     return status is not None and bool(wanted) and status.get("secret", {}).get("key", wanted) != wanted
 
 
-def unheard(node: NodeName, status: dict[str, Any] | None, *, led: bool) -> LocalError:
+def unheard(node: NodeName, status: dict[str, Any] | None, waited_s: float, *, led: bool) -> LocalError:
     """Returns the error for a node that runs and does not join. `status`: the node's own status, None if it does not
-    answer. `led`: True if the cluster has a leader."""
+    answer. `waited_s`: the seconds that were waited. `led`: True if the cluster has a leader."""
     if not led:
         return LocalError(
-            f"the cluster has had no leader for {UNHEARD_S:.0f} s, so node {node} cannot join",
+            f"the cluster has had no leader for {waited_s:g} s, so node {node} cannot join",
             "a majority of the voters must run and reach each other",
             "raftmq status    (then repeat the command: it continues)",
         )
@@ -349,7 +349,7 @@ def unheard(node: NodeName, status: dict[str, Any] | None, *, led: bool) -> Loca
     said += [link["finding"] or link["reason"] for link in (status or {}).get("links", ())]
     told = dict.fromkeys(text for text in said if text)  # each reason once, because links often report the same
     return LocalError(
-        f"node {node} runs, but the leader has heard nothing of it for {UNHEARD_S:.0f} s",
+        f"node {node} runs, but the leader has heard nothing of it for {waited_s:g} s",
         "; ".join(told) or ("it does not answer" if status is None else "it gives no reason"),
         f"raftmq logs {node}    (then repeat the command: it continues)",
     )

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+from pyiceberg.conversions import from_bytes
 from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import ArrowScan, schema_to_pyarrow
 from pyiceberg.table import FileScanTask, Table
@@ -112,7 +113,7 @@ def _merge(table: Table, folder: Path, day: Any, tasks: Sequence[FileScanTask]) 
     files, the table after the commit)."""
     record = checked(table, folder)
     made: list[Path] = []
-    groups = [*_groups(tasks)]
+    groups = [*_groups(table, tasks)]
     try:
         made += [_rewritten(table, folder, part) for part in groups]
         changes = OneCommit(table)
@@ -132,10 +133,17 @@ def _merge(table: Table, folder: Path, day: Any, tasks: Sequence[FileScanTask]) 
         raise
 
 
-def _groups(tasks: Sequence[FileScanTask]) -> Iterator[list[FileScanTask]]:
-    """Yields groups of files, each of which becomes one file, in the order of the files' names."""
+def _groups(table: Table, tasks: Sequence[FileScanTask]) -> Iterator[list[FileScanTask]]:
+    """Yields groups of files, each of which becomes one file. The files are in the order in which their first messages
+    arrived, so that the statistics of the new files, and of parts of them, let a reader skip most."""
+    arrival = table.schema().find_field("store_ms")
+
+    def first(task: FileScanTask) -> tuple[int, str]:
+        least = (task.file.lower_bounds or {}).get(arrival.field_id)  # files of other programs may lack it
+        return 0 if least is None else from_bytes(arrival.field_type, least), task.file.file_path
+
     part: list[FileScanTask] = []
-    for task in sorted(tasks, key=lambda each: each.file.file_path.rpartition("/")[2]):
+    for task in sorted(tasks, key=first):
         part.append(task)
         if sum(each.file.file_size_in_bytes for each in part) >= TARGET_BYTES:
             yield part

@@ -108,12 +108,18 @@ class StoreFolder(NamedTuple):
                 yield [path for path in paths if path.count("/") == 1 and path.partition("/")[2].startswith(prefix)]
 
     def remove(self, paths: Sequence[str]) -> None:
-        """Removes files. Raises StoreFailed."""
+        """Removes files; one that is missing is no error. Raises StoreFailed."""
         import obstore
 
-        with told(self.url, "a file"), contextlib.suppress(FileNotFoundError):
-            for at in range(0, len(paths), LIST_CHUNK):
-                obstore.delete(_client(self.url), list(paths[at : at + LIST_CHUNK]))
+        for at in range(0, len(paths), LIST_CHUNK):
+            chunk = list(paths[at : at + LIST_CHUNK])
+            try:
+                with told(self.url, "a file"):
+                    obstore.delete(_client(self.url), chunk)
+            except FileNotFoundError:  # some stores end at the first file that is missing
+                for path in chunk:
+                    with contextlib.suppress(FileNotFoundError), told(self.url, path):
+                        obstore.delete(_client(self.url), path)
 
 
 class StoredFile:

@@ -51,6 +51,7 @@ class StoreKeeper:
         self.hidden = f"{SHOWN}{self._run:016x}-"
         self._thread = StoreThread()
         self._store: ObjectStore = RetryingStore(folder.objects(), _POLICY, random.Random(), RequestCounts())
+        self._over_after_s = over_after_s
         self._lease = Lease(self._store, over_after_s)
         self._has_committed = False
         self._may_have_strays = True
@@ -89,7 +90,7 @@ class StoreKeeper:
         if who:
             raise TableError(
                 f"another run has taken the table {self._folder} over",
-                f"{who} keeps it since this one was silent for {OVER_AFTER_S:.0f} s",
+                f"{who} keeps it since this one was silent for {self._over_after_s:g} s",
                 "Leave it to that one, or stop it and begin again",
                 ExitCode.REFUSED,
             )

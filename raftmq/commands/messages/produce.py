@@ -110,6 +110,8 @@ class Tally:
     def __init__(self) -> None:
         self.sent = self.failed = self.unknown = 0
         self.first: tuple[int, BaseException] | None = None
+        self.first_unknown: int | None = None
+        """The earliest line whose outcome is unknown; None if there is none."""
         self.near: str | None = None
         """If the sends created their topic: the existing topic with the most similar name, or "". None if the topic
         existed before."""
@@ -128,6 +130,7 @@ class Tally:
                 self.failed += 1
             else:
                 self.unknown += 1
+                self.first_unknown = line if self.first_unknown is None else min(line, self.first_unknown)
             if self.first is None or line < self.first[0]:
                 self.first = (line, error)
 
@@ -147,25 +150,25 @@ class Tally:
 
     def raise_first(self, topic: str) -> None:
         """Raises LocalError about the earliest line whose send did not succeed. If any outcome is unknown, the error's
-        second line and its exit code say so; otherwise they say how many sends failed."""
+        second line and its exit code say so; otherwise they say how many sends failed. If the earliest line failed, the
+        second line also names the earliest one whose outcome is unknown."""
         if self.first is None:
             return
         number, error = self.first
+        failed = f"{counted(self.failed)} {'was' if self.failed == 1 else 'were'} not stored"
         if self.unknown:
+            why = f"{counted(self.unknown)} may or may not be stored"
+            if number != self.first_unknown:
+                why = f"{failed}; {why}, the first of them line {self.first_unknown}"
             raise LocalError(
                 f"line {number}: {error}",
-                f"{counted(self.unknown)} may or may not be stored",
+                why,
                 f"check before you send them again: raftmq consume {topic}",
                 ExitCode.UNKNOWN,
             )
         code = exit_code_of(error)
         hint = WHICH_CLUSTER if code is ExitCode.UNREACHABLE else getattr(error, "hint", "") or "raftmq status"
-        raise LocalError(
-            f"line {number}: {error}",
-            f"{counted(self.failed)} {'was' if self.failed == 1 else 'were'} not stored",
-            hint,
-            code,
-        )
+        raise LocalError(f"line {number}: {error}", failed, hint, code)
 
 
 def _send(

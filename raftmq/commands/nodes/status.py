@@ -211,12 +211,12 @@ def alarm_lines(view: GroupStatus) -> list[str]:
 def quorum_lines(view: GroupStatus) -> list[str]:
     """Returns one line if the next failure would stop writes, as the leader reports it, or any node if there is no
     leader."""
-    said = sorted(
-        (node.record.id != view.leader, node.record.id, (node.status or {}).get("quorum") or {})
-        for node in view.nodes
-        if node.status and not node.is_removed
+    answering = sorted(
+        (node for node in view.nodes if node.status and not node.is_removed),
+        key=lambda node: (node.record.id != view.leader, node.record.id),
     )
-    return [said[0][2]["finding"]] if said and said[0][2].get("finding") else []
+    said = [(node.status or {}).get("quorum") or {} for node in answering[:1]]
+    return [quorum["finding"] for quorum in said if quorum.get("finding")]
 
 
 def retention_lines(view: GroupStatus) -> list[str]:

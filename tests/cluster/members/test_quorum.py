@@ -60,3 +60,5 @@ def test_status_prints_the_leaders_word() -> None:
     assert quorum_lines(GroupStatus([nodes[0], node(2, "", role="leader")])) == []
     assert quorum_lines(GroupStatus([nodes[0]])) == ["node 2 is away, I think"]
     assert quorum_lines(GroupStatus([nodes[0]._replace(status=None)])) == []
+    twice = [*nodes, node(2, "the leader knows more by now", role="leader", writes_open=True)]
+    assert quorum_lines(GroupStatus(twice)) == ["the leader knows"], "two addresses of one node were given"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from cluster.config.config import Config
 from cluster.config.node_sections import NodeSection
 from cluster.config.ranges import dangers
 from cluster.config.storage_sections import TierSection
-from cluster.tier import segment_reads, uploader
+from cluster.tier import segment_reads, tier_service, uploader
 from jepsen_like.sim.machines.tier_store import CALM, Weather
 from raftlog.types import EntryType
 from statemachine.consuming.consumer_offsets import CommitOffsets
@@ -141,7 +142,7 @@ def test_a_segment_that_an_entry_closes_which_is_not_written_yet_is_not_closed_a
 def test_a_message_behind_many_other_entries_is_found_in_steps(
     tiered: Callable[..., Tiered], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segment_reads, "READ_BYTES", 256)
+    monkeypatch.setattr(tier_service, "SegmentReads", partial(segment_reads.SegmentReads, read_bytes=256))
     monkeypatch.setattr(uploader, "LOOK_BYTES_MAX", 1024)
     made = tiered(35, **SOON)
     for queue in range(40):

@@ -63,6 +63,8 @@ def test_no_error_has_an_internal_name(code: int, maybe: bool) -> None:
     said = f"{error} {error.hint}".replace("RAFTMQ_ACCESS_KEY, RAFTMQ_SECRET_KEY", "")
     assert not re.search(r"[A-Z]{2,}_[A-Z]|raftmq\.client|cluster\.", said)
     assert getattr(error, "__notes__", []) == ([error.hint] if error.hint else [])
+    happened = r"send to orders: [a-z ]+ \(code \d+\)( \(an attempt may have been carried out\))?"
+    assert re.fullmatch(happened, str(error)), "what to do is in the hint"
 
 
 def test_denied_is_a_refusal_of_its_own() -> None:

@@ -165,6 +165,22 @@ async def test_a_server_of_another_cluster_is_not_used(fake: Any, wait_until: An
     view.close()
 
 
+async def test_a_first_search_waits_for_servers_that_cannot_be_asked_yet(fake: Any, wait_until: Any) -> None:
+    fake.stop()
+    view = ClusterView(REAL, fake.servers.split(";"))
+    searching = asyncio.create_task(view.contact(3600))
+    await wait_until(lambda: view.why_no_leader().count("refuses connections") == len(fake.nodes))
+    await asyncio.sleep(0.3)  # as above: the answer does not depend on how many rounds of refusals there are
+    for node in fake.nodes:
+        await node.start()
+    assert (await searching)[:2] == (fake.nodes[0].address, False)
+    fake.stop()
+    await wait_until(lambda: view.leader is None)
+    contact = await view.contact(0.3)
+    assert (contact.leader, contact.hopeless, contact.why.count("refuses connections")) == (None, True, len(fake.nodes))
+    view.close()
+
+
 async def test_a_server_that_does_not_say_who_leads_is_told_with_its_reason(fake: Any) -> None:
     for node in fake.nodes:
         node.tells_nothing = "it has heard no leader for 20 s"

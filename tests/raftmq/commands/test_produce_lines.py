@@ -97,6 +97,21 @@ def test_outcomes_are_kept_apart(
     assert caught.value.exit_code == code
 
 
+def test_where_the_earliest_line_failed_the_lines_of_unknown_outcome_are_told_apart_from_it() -> None:
+    tally = Tally()
+    for number, error in ((4, Unknown("timeout")), (2, Refused("no")), (3, Unknown("timeout")), (5, None)):
+        tally.settle(number, outcome(error))
+    with pytest.raises(LocalError, match=r"^line 2: no") as caught:
+        tally.raise_first("t")
+    assert caught.value.why == (
+        "1 message was not stored; 2 messages may or may not be stored, the first of them line 3"
+    )
+    tally.settle(1, outcome(Unknown("timeout")))
+    with pytest.raises(LocalError, match=r"^line 1: timeout") as caught:
+        tally.raise_first("t")
+    assert caught.value.why == "3 messages may or may not be stored", "the first of them is the line that is named"
+
+
 def message(body: bytes) -> Message:
     return Message("t", 3, 7, 4096, body, "k", None, {"KEYS": "k"}, "ID", 1, 2)
 

@@ -73,9 +73,8 @@ def test_a_node_one_whose_folder_is_gone_is_replaced_and_a_half_made_successor_i
     shutil.rmtree(cluster.nodes[0].home / "data")
     with monkeypatch.context() as older:  # the successor starts without the secret, as one of an older release did
         older.setattr(membership, "copy_from_any", lambda *arguments: None)
-        older.setattr(membership, "UNHEARD_S", 3.0)
-        with pytest.raises(LocalError, match="the leader has heard nothing of it"):
-            LocalMembers(cluster).replace(1)
+        with pytest.raises(LocalError, match="the leader has heard nothing of it for 3 s"):
+            LocalMembers(cluster, unheard_s=3.0).replace(1)
     assert until(lambda: advice(cluster, "link_suspect", "link 2-4") == "raftmq secret status", 30, 0.2)
     assert advice(cluster, "node_down", "node 4") == "", "it runs"
     told = node_command(cluster, "replace", "1")

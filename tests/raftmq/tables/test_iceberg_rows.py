@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from pyiceberg.table.snapshots import Operation
 
 import raftmq
 from raftmq.arrow.columns import DEFAULT_COLUMNS
+from raftmq.tables import iceberg_upkeep
 from raftmq.tables.errors import CatalogError, LostRace, TableError
 from raftmq.tables.formats import status_of, upkeep
 from raftmq.tables.iceberg_catalog import load
@@ -198,6 +200,24 @@ def test_small_files_become_one_and_the_others_go(
         assert run.round().messages == 1
     assert (day / "_of-an-export.tmp").exists()
     assert rows_in(tmp_path) == stored(mq, topic)
+
+
+def test_merged_rows_are_in_the_order_of_arrival(
+    mq: raftmq.Client, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a reader of the newest messages, or of some offsets, skips other files, and other parts of a file."""
+    with run_of(mq, topic, tmp_path) as run:
+        for _ in range(9):
+            run.round()
+            send(mq, topic, 1)
+        (day,) = tmp_path.glob("day=*")
+        smallest = min(path.stat().st_size for path in day.iterdir())
+        monkeypatch.setattr(iceberg_upkeep, "TARGET_BYTES", 3 * smallest)
+        assert compact_iceberg(tmp_path, FILE, 24).made > 2
+    rows = [pq.read_table(day / name, filters=[("queue_id", "=", 0)]) for name in named(tmp_path)]
+    offsets = sorted(each.column("queue_offset").to_pylist() for each in rows if len(each))
+    assert len(offsets) > 2
+    assert [*chain.from_iterable(offsets)] == [*range(sum(map(len, offsets)))]
 
 
 def test_a_table_without_a_commit_is_compacted(mq: raftmq.Client, topic: str, tmp_path: Path) -> None:

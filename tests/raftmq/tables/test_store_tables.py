@@ -32,7 +32,7 @@ from raftmq.tables.delta_log import opened
 from raftmq.tables.delta_table import DeltaTarget
 from raftmq.tables.errors import TableError
 from raftmq.tables.kept_table import KeptTable, TableOptions
-from raftmq.tables.store_folder import StoreFailed, StoreFolder
+from raftmq.tables.store_folder import LIST_CHUNK, StoreFailed, StoreFolder
 from raftmq.tables.store_keeper import StoreKeeper
 from raftmq.tables.table_rows import MoreColumns
 from raftmq.tables.table_run import TableRun
@@ -175,6 +175,17 @@ def test_a_writer_beside_it_costs_a_round_and_no_row(mq: raftmq.Client, topic: s
     assert rows_in(where) == stored(mq, topic)
 
 
+def test_files_are_removed_although_others_are_gone(tmp_path: Path) -> None:
+    """A folder tells of a file that is gone, as Google's stores do; S3's do not."""
+    paths = [f"day=1/{number}.parquet" for number in range(LIST_CHUNK + 30)]
+    gone = {paths[0], paths[LIST_CHUNK - 1], paths[LIST_CHUNK + 3]}
+    (tmp_path / "day=1").mkdir()
+    for path in (*set(paths) - gone, "day=1/stays.parquet"):
+        (tmp_path / path).touch()
+    StoreFolder(tmp_path.as_uri()).remove(paths)
+    assert [each.name for each in (tmp_path / "day=1").iterdir()] == ["stays.parquet"]
+
+
 class PausedFolder(StoreFolder):
     """A place whose single objects, the lease among them, its process reaches only while it is not stopped."""
 
@@ -211,8 +222,9 @@ def test_a_paused_run_loses_no_row_and_brings_none_twice(mq: raftmq.Client, topi
     with TableRun(mq, [topic], where, OPTIONS, Sleeping, keeper=paused) as run:
         assert run.round().version is None, "its commit fails"
         brought: list[int] = []  # until it has heard, it may commit once more: nothing is there twice either way
-        with pytest.raises(TableError, match="another run has taken the table"):
+        with pytest.raises(TableError, match="another run has taken the table") as over:
             go_on(run, brought)
+    assert over.value.why.endswith("keeps it since this one was silent for 0.5 s")
     assert of_both.round().messages + sum(brought) == 65
     woken.__exit__()
     assert len(rows_in(where)) == 70
