@@ -38,6 +38,7 @@ class Denial(NamedTuple):
     enforced: bool
     """True if the last request was refused; False if it passed, because the mode is not `enforce`."""
     times: int
+    """The number of such requests, counted since the last time that there was none for an hour."""
     last_ms: int
     """The wall-clock time of the last request, in milliseconds."""
 
@@ -72,7 +73,7 @@ class Denials:
         self._counted(enforced)
         now_ms, why = self._wall_ms(), why[:TEXT_MAX]
         before = self._kept.pop((address, why), None)
-        times = 1 + (before.times if before is not None else 0)
+        times = 1 + (before.times if before is not None and before.last_ms >= now_ms - HOUR_MS else 0)
         self._kept[address, why] = Denial(address, why, what, enforced, times, now_ms)
         if len(self._kept) > KEPT_MAX:
             self._kept.popitem(last=False)

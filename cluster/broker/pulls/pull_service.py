@@ -444,7 +444,7 @@ class Pulls:
             )
             self._services.report_damage(bad.position, bad.size)
         if found.messages:
-            self._reply(pull, PullOutcome.FOUND, "FOUND", bad.queue_offset, Found(0, found.body, bad.queue_offset))
+            self._reply(pull, PullOutcome.FOUND, "FOUND", bad.queue_offset, found)
         elif found.next_offset > pull.offset:
             self._reply(pull, PullOutcome.NOT_MATCHED, "NO_MATCHED_MESSAGE", bad.queue_offset)
         elif pull.repair_tries < REPAIR_TRIES:

@@ -48,8 +48,8 @@ class Consumption(NamedTuple):
     since_ms: int
     """The monotonic time, in milliseconds, of the first look, or of the last one that found a changed offset or no
     lag."""
-    moved: bool
-    """True if the offset was seen to change to its value; False if it had that value at the first look."""
+    changed_ms: int | None
+    """The monotonic time, in milliseconds, of the last look that found a changed offset; None if there was none."""
 
 
 class GroupWatch:
@@ -119,10 +119,10 @@ class GroupWatch:
                     self._conditions[name] = found
 
     def committed_age_ms(self, group: str, topic: str, queue_id: int, monotonic_ms: int) -> int | None:
-        """Returns the milliseconds since the group's offset in that queue was last seen to change, or since the queue
-        was last seen without lag if that is later. None if this node has seen no change of the offset."""
+        """Returns the milliseconds since the group's offset in that queue was last seen to change; None if this node
+        has seen no change of it."""
         seen = self._seen.get(group, {}).get((topic, queue_id))
-        return monotonic_ms - seen.since_ms if seen is not None and seen.moved else None
+        return monotonic_ms - seen.changed_ms if seen is not None and seen.changed_ms is not None else None
 
     def _judge(self, name: str, lags: list[QueueLag], now_ms: int) -> list[Condition]:
         before = self._seen.get(name, {})
@@ -130,9 +130,12 @@ class GroupWatch:
         for each in lags:
             key = each.topic, each.queue_id
             was = before.get(key)
-            if was is None or was.committed != each.committed or not each.lag:
-                moved = was is not None and (was.moved or was.committed != each.committed)
-                was = Consumption(each.committed, now_ms, moved)
+            if was is None:
+                was = Consumption(each.committed, now_ms, None)
+            elif was.committed != each.committed:
+                was = Consumption(each.committed, now_ms, now_ms)
+            elif not each.lag:
+                was = was._replace(since_ms=now_ms)
             seen[key] = was
         beyond = [self._beyond(name, each) for each in lags if each.beyond_end][:NAMED_MAX]
         return [*beyond, *self._late(name, lags, now_ms)]

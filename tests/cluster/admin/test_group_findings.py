@@ -79,6 +79,10 @@ def test_the_age_of_a_commit_is_known_once_one_was_seen(node: Any, watch: GroupW
     codes(watch, 100)
     assert watch.committed_age_ms("billing", "a", 0, 150) == 50
     assert watch.committed_age_ms("billing", "a", 1, 150) is None
+    commit(node, 0, 10)
+    codes(watch, 200)
+    codes(watch, 5_000)
+    assert watch.committed_age_ms("billing", "a", 0, 5_100) == 4_900, "nobody commits again in a queue without lag"
 
 
 @pytest.mark.usefixtures("watch")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.broker.access.denials import KEPT_MAX, LINES_MAX, PAIRS_MAX, TEXT_MAX, Denials
+from cluster.broker.access.denials import HOUR_MS, KEPT_MAX, LINES_MAX, PAIRS_MAX, TEXT_MAX, Denials
 from tests.support.kept_memory import bytes_kept
 
 
@@ -53,3 +53,14 @@ def test_ever_new_addresses_take_no_more_memory() -> None:
     few, many = Denials(Clock()), Denials(Clock())
     bound = 1.5 * bytes_kept(lambda: deny_many(few, PAIRS_MAX, "no right"))
     assert bytes_kept(lambda: deny_many(many, 4 * PAIRS_MAX, "no right")) < bound
+
+
+def test_a_count_begins_again_after_an_hour_without_denials() -> None:
+    clock = Clock()
+    denials = Denials(clock)
+    for pause_ms in (0, HOUR_MS, HOUR_MS + 1):
+        clock.ms += pause_ms
+        denials.note(0, "10.0.0.1", "no right", "HEART_BEAT (34)", enforced=True)
+    assert [(each.times, each.last_ms) for each in denials.last_hour()] == [(1, clock.ms)]
+    denials.note(0, "10.0.0.1", "no right", "HEART_BEAT (34)", enforced=True)
+    assert [each.times for each in denials.last_hour()] == [2]

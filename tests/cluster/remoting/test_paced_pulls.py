@@ -215,3 +215,12 @@ def test_many_that_wait_are_served_in_turns(node_with: Any) -> None:
     for _ in range(200):
         node.advance(50)
     assert all(each.answer.code == 0 for each in waiting)
+
+
+def test_messages_before_a_damaged_one_count(node: Any, quota: Any) -> None:
+    node.store("T", *[BODY] * 8)
+    items = node.state.fetch(node.state.topics["T"].id, 0, 0, 8)
+    node.rotten = {items[2].position + 70}
+    quota(pull_messages=4)
+    assert got(pull(node, 0)) == 2, "up to the damaged one"
+    assert got(pull(node, 3)) == 2, "what is left of the first second's four"

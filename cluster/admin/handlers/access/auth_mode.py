@@ -38,6 +38,7 @@ class DenialView(msgspec.Struct, frozen=True, kw_only=True):
     """The last such request: the name of its request code, or its HTTP method and address."""
     enforced: bool
     times: int
+    """The number of such requests, counted since the last time that there was none for an hour."""
     at: str
     """The time of the last such request, RFC 3339."""
 
