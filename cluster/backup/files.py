@@ -68,23 +68,25 @@ def copy(source: Path, target: Path, size: int | None = None) -> int:
 
 def copy_behind(page: bytes, source: Path, target: Path, size: int) -> int:
     """Writes `page`, then the `size` bytes that lie behind an equally long page in `source`, synced; returns the crc32c
-    of these bytes. If `source` ends earlier, they are fewer. Raises OSError, which names the file that failed."""
-    crc = 0
+    of these bytes. Raises OSError, which names the file that failed, and EOFError if `source` is shorter."""
+    left, crc = size, 0
     with source.open("rb") as reader, target.open("xb", buffering=0) as writer:
         with naming(target):
             write_all(writer.fileno(), page)
         reader.seek(len(page))
-        while size:
+        while left:
             with naming(source):
-                data = reader.read(min(CHUNK, size))
+                data = reader.read(min(CHUNK, left))
             if not data:
                 break
             with naming(target):
                 write_all(writer.fileno(), data)
             crc = crc32c(data, crc)
-            size -= len(data)
+            left -= len(data)
         with naming(target):
             os.fsync(writer.fileno())
+    if left:
+        raise EOFError(f"{source} has {size - left} bytes behind its first page, {size} were expected")
     return crc
 
 

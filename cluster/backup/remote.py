@@ -343,9 +343,11 @@ async def _fetch(url: str, name: str, path: Path, on_stage: Callable[[str], None
 
 def verify_backup(source: str, scratch: Path) -> verify.Verified:
     """Fetches the backup URL/NAME into the folder `scratch`, verifies it, and removes the folder. Returns the result,
-    in which problems are listed. Raises LocalError if it cannot be fetched."""
+    in which problems are listed. Raises LocalError if it cannot be fetched, or if `scratch` exists, which is then left
+    alone."""
+    backup = fetch_backup(source, scratch)
     try:
-        return verify.verify(fetch_backup(source, scratch))
+        return verify.verify(backup)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 

@@ -36,6 +36,7 @@ from cluster.config.local_layout import NodeRecord
 from cluster.config.node_files import GroupFacts, plan_all, write_configs, write_group_configs
 from cluster.peer.secret_files import give, keys_of_new
 from raftlog import membership as memberships
+from raftlog.errors import RaftLogError, out_of_space
 from raftlog.frame import make_entry
 from raftlog.membership import Membership
 from raftlog.storage.files import identity as identities
@@ -274,8 +275,8 @@ def restore(
         files.sync_tree(partial)
         partial.rename(into)
         files.sync_file(into.parent)
-    except OSError as error:
-        raise _failed(error, into, files.remove_tree(partial)) from error
+    except (OSError, EOFError, RaftLogError) as error:
+        raise _failed(error, backup, into, files.remove_tree(partial)) from error
     except BaseException:
         files.remove_tree(partial)
         raise
@@ -332,12 +333,21 @@ def _check_space(partial: Path, bytes_total: int, count: int) -> None:
         raise OSError(errno.ENOSPC, f"{count} nodes need about {needed} bytes", str(partial))
 
 
-def _failed(error: OSError, into: Path, left: str) -> LocalError:
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    where = f" at {error.filename}" if error.filename else ""
+def _failed(error: Exception, backup: Path, into: Path, left: str) -> LocalError:
+    """Returns the LocalError for an error of the disk, or of a backup that changed after it was verified. The log wraps
+    the errors of the disk."""
+    cause = error if isinstance(error, OSError) else error.__cause__
+    if not isinstance(cause, OSError):
+        return LocalError(
+            f"the restore into {into} failed",
+            f"the backup changed while it was read: {error}{left}",
+            f"raftmq backup verify {backup}",
+        )
+    full = out_of_space(cause)
+    where = f" at {cause.filename}" if cause.filename else ""
     return LocalError(
         f"the restore into {into} failed",
-        f"{error.strerror or error}{where}; {files.free_text(into.parent)}{left}; the backup is untouched",
+        f"{cause.strerror or cause}{where}; {files.free_text(into.parent)}{left}; the backup is untouched",
         f"df -h {into.parent}    (free space there; or the same command with --into on another disk)"
         if full
         else f"ls -ld {into.parent}    (owner, space, read-only?)",

@@ -234,9 +234,8 @@ class Backups:
             await self._on_a_thread(self._make_checkpoint)
             made = await self._work(request, attempt)
         except LocalError as error:
-            attempt.state, attempt.error = "failed", [error.what, error.why, error.fix]
             logger.error("backup to %s failed: %s; %s; %s", attempt.to, error.what, error.why, error.fix)
-            self._alarms.raise_alarm(FAILED, f"the last backup to {attempt.to} failed: {error.what}; {error.fix}")
+            self._failed(attempt, error)
         except asyncio.CancelledError:
             attempt.state = "failed"
             attempt.error = [
@@ -245,6 +244,10 @@ class Backups:
                 f"raftmq backup create --to {request.to}",
             ]
             raise
+        except Exception as error:  # callers wait until the attempt has ended
+            logger.exception("a defect ended the backup to %s", attempt.to)
+            again = f"raftmq backup create --to {request.to}    (again; raftmq logs shows where it happened)"
+            self._failed(attempt, LocalError("a defect ended the backup", f"{type(error).__name__}: {error}", again))
         else:
             attempt.confirmed = confirmed
             self._done(attempt, made)
@@ -254,6 +257,10 @@ class Backups:
             with contextlib.suppress(RuntimeError):  # the loop is ending; a later start or backup removes the folder
                 await self._on_a_thread(self._remove_checkpoint)
         self._watch()
+
+    def _failed(self, attempt: Attempt, error: LocalError) -> None:
+        attempt.state, attempt.error = "failed", [error.what, error.why, error.fix]
+        self._alarms.raise_alarm(FAILED, f"the last backup to {attempt.to} failed: {error.what}; {error.fix}")
 
     def _done(self, attempt: Attempt, made: MadeBackup) -> None:
         manifest = made.manifest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import contextmanager
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ from cluster.runtime import logs
 from cluster.runtime.listeners import Signal
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from cluster.config.config import Config
     from cluster.peer.secret import SecretKeeper
     from cluster.runtime.environment import Environment
@@ -39,10 +42,22 @@ class LayeredConfig:
     def set_own(self, own: Config) -> None:
         """Stores the configuration that was read from this node's file. Raises ConfigError if the file cannot be read
         again."""
+        self._written = self._environment.written_keys()
         self.own = own
         """The configuration from this node's file. Its values of the cluster's keys only serve as the first values of a
         new cluster."""
-        self._written = self._environment.written_keys()
+
+    @contextmanager
+    def trying(self, own: Config) -> Iterator[None]:
+        """Provides a context in which `own` is the configuration from this node's file. If the context raises
+        ConfigError, the former one is back afterwards."""
+        was, written, held = self.own, self._written, self.held
+        try:
+            self.set_own(own)
+            yield
+        except ConfigError:
+            self.own, self._written, self.held = was, written, held
+            raise
 
     def in_force(self) -> Config:
         """Returns the configuration to put in force. Raises ConfigError if this process cannot use it."""
@@ -103,18 +118,17 @@ class Reloading:
                 "it was started by a program, not from a file",
                 "start it with raftmq serve --config FILE",
             )
-        was = self._secret.state
+        layers, was = self.layers, self._secret.state
+        # Everything is read and checked first, so that a file that cannot be used changes nothing.
         try:
-            new = read()
-            renewed = self._secret.reload()
-            certified = self._tls.reload()
+            new, keyring, certificates = read(), self._secret.read(), self._tls.read()
+            before, waits = self.config, differences(layers.own, new)
+            with layers.trying(merged(layers.own, new)):
+                self.put_in_force(layers.in_force())
         except ConfigError as error:
             logger.error("the configuration cannot be used and stays as it was: %s", error)
             raise
-        layers = self.layers
-        before, waits = self.config, differences(layers.own, new)
-        layers.set_own(merged(layers.own, new))
-        self.put_in_force(layers.in_force())
+        renewed, certified = self._secret.use(keyring), self._tls.use(certificates)
         view = ReloadView(
             node=self.config.node.id,
             applied=[

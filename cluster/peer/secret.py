@@ -172,7 +172,15 @@ class SecretKeeper:
     def reload(self) -> bool:
         """Reads the secret file again and uses its keys; returns True if they changed. Raises ConfigError and changes
         nothing if the file cannot be used."""
-        keyring = load(self._fs, self._config)
+        return self.use(self.read())
+
+    def read(self) -> Keyring:
+        """Returns the keys that the secret file holds now, and changes nothing. Raises ConfigError if the file cannot
+        be used."""
+        return load(self._fs, self._config)
+
+    def use(self, keyring: Keyring) -> bool:
+        """Uses keys that `read` returned; returns True if they are others than before."""
         if keyring == self.keyring:
             return False
         self._use(keyring)

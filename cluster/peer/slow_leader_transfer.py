@@ -153,7 +153,7 @@ class SlowTurns:
     def tick(self, now_ms: int) -> None:
         """Raises the alarm if this node had TURNS slow turns as leader within WINDOW_MS, and then hands leadership over
         if it still leads and a better voter exists. Clears the alarm otherwise. Called periodically."""
-        if not self._turns:
+        if not self._turns and not self._alarms.raised(ALARM):
             return
         mine = [turn for turn in self._lately(now_ms) if turn.led]
         if len(mine) < TURNS:

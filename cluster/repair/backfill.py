@@ -140,7 +140,7 @@ class Backfill:
                 await asyncio.sleep(delay_s)
                 delay_s = min(delay_s * 2, self._waits.retry_max_s)
         self._alarms.clear(ALARM)
-        if self.missing:
+        if lost := self.missing:
             self._give_up()
         self._progress.end()
         try:
@@ -149,7 +149,10 @@ class Backfill:
             logger.warning("what the fetch of older log has left stays: %s", error)
         self._raw.hold_campaigns(HOLD, False)
         self._wake()
-        logger.warning("the log is complete again from entry %d on: this node may lead", self._log.first_index)
+        if lost:
+            logger.warning("this node may lead without %d bytes of older log, which no other node has", lost)
+        else:
+            logger.warning("the log is complete again from entry %d on: this node may lead", self._log.first_index)
 
     async def _replayed(self) -> None:
         """Waits until the state shows how far the log was trimmed. A state from an older checkpoint learns that from

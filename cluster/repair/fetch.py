@@ -51,9 +51,9 @@ NAME_MAX = 32
 CONNECT_POLL_S = 0.02
 ANSWER_TRIES = 100
 """Attempts to send an answer to a peer that cannot be reached, before the answer is dropped."""
-LOG, TAIL, STATE = "log", "tail", "state"
+LOG, STATE = "log", "state"
 """Names of what can be fetched, with their arguments. `log`: [frame's position, bytes of it to skip, size]. `state`:
-the arguments that its source describes (`log_source.py`). No source serves `tail`."""
+the arguments that its source describes (`log_source.py`)."""
 
 
 class Status(IntEnum):

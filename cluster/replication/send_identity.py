@@ -124,7 +124,8 @@ class Unanswered(NamedTuple):
 
 
 class RetryMemory:
-    """Remembers unanswered sends of RocketMQ clients, oldest first; bounded in number and age. A send is recognised
+    """Remembers unanswered sends of RocketMQ clients; bounded in number and age. Those of one user, topic and key go
+    together, when the newest of them is the oldest of all. A send is recognised
     only if the same user repeats it; `user` is the id of the user who signed it, 0 if none did."""
 
     def __init__(self, most: int = REMEMBER_MAX) -> None:
@@ -139,7 +140,9 @@ class RetryMemory:
             _, dropped = self._by_key.popitem(last=False)
             self.count -= len(dropped)
         record = Unanswered(identity, _digest(body), now_ms + REMEMBER_MS)
-        self._by_key.setdefault((user, topic, _short(unique_key)), []).append(record)
+        key = (user, topic, _short(unique_key))
+        self._by_key.setdefault(key, []).append(record)
+        self._by_key.move_to_end(key)
         self.count += 1
 
     def claim(self, user: int, topic: str, unique_key: str, body: bytes, now_ms: int) -> Identity | None:

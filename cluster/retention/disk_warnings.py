@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cluster.runtime.findings import Code
 
@@ -107,6 +107,19 @@ class Filling:
         )
 
 
+class _Slice(NamedTuple):
+    """The appends of one slice of the window."""
+
+    appends: int
+    slow: int
+    """Appends that took longer than the bound."""
+    slow_ms: int
+    """Milliseconds that these took together."""
+    slowish: int
+    """Appends that took longer than half of the bound."""
+    slowish_ms: int
+
+
 class SlowAppends:
     """Counts slow appends over the last minute. Event loop only."""
 
@@ -114,7 +127,7 @@ class SlowAppends:
         """`bound_ms` is `log.slow_append_ms`; with 0, no append counts as slow."""
         self._bound_s = bound_ms / 1000
         self._alarms = alarms
-        self._slices: deque[list[int]] = deque(maxlen=SLICES)
+        self._slices: deque[_Slice] = deque(maxlen=SLICES)
         self.suspect_s = self._bound_s / 2 if bound_ms else math.inf
         """Half of the bound, in seconds. Only appends that took longer need a call of `note`."""
         self._counted = 0
@@ -122,8 +135,8 @@ class SlowAppends:
         self._slow = self._slowish = 0
         """The numbers of appends since the end of the last slice that took longer than the bound, and longer than half
         of the bound."""
-        self._slowish_ms = 0
-        """Milliseconds that the appends counted in `_slowish` took together."""
+        self._slow_ms = self._slowish_ms = 0
+        """Milliseconds that the appends counted in `_slow` took together, and those counted in `_slowish`."""
         self._slice_ms = 0
         self._raised = False
         self.slow_total = 0
@@ -139,6 +152,7 @@ class SlowAppends:
         if seconds <= self._bound_s:
             return False
         self._slow += 1
+        self._slow_ms += int(1000 * seconds)
         self.slow_total += 1
         return True
 
@@ -151,32 +165,35 @@ class SlowAppends:
                 self._raise_early(appends - self._counted, passed_ms)
             return
         self._slice_ms = now_ms
-        self._slices.append([appends - self._counted, self._slow, self._slowish, self._slowish_ms])
-        self._counted, self._slow, self._slowish, self._slowish_ms = appends, 0, 0, 0
-        total, slow, slowish, _ = (sum(column) for column in zip(*self._slices, strict=True))
-        newest, newest_slow, _, newest_ms = self._slices[-1]
+        newest = _Slice(appends - self._counted, self._slow, self._slow_ms, self._slowish, self._slowish_ms)
+        self._slices.append(newest)
+        self._counted = appends
+        self._slow = self._slow_ms = self._slowish = self._slowish_ms = 0
+        total = sum(each.appends for each in self._slices)
+        slow = sum(each.slow for each in self._slices)
         if self._raised:
-            self._end_if_quick(total, slowish)
+            self._end_if_quick(total)
         elif slow >= SLOW_MIN and slow * 100 > total:
             self._raise(slow, total, "minute")
-        elif _is_slow(newest, newest_slow, newest_ms):
-            self._raise(newest_slow, newest, f"{SLICE_MS // 1000} s")
+        elif _is_slow(newest.appends, newest.slow, newest.slow_ms):
+            self._raise(newest.slow, newest.appends, f"{SLICE_MS // 1000} s")
 
     def _raise_early(self, appends: int, passed_ms: int) -> None:
         """Raises the alarm before the slice is over, if most of its appends were slow. Other nodes ask for findings
         every few seconds, and an operator should see a slow disk within 15 s."""
-        if _is_slow(appends, self._slow, self._slowish_ms):
+        if _is_slow(appends, self._slow, self._slow_ms):
             self._raise(self._slow, appends, f"{passed_ms / 1000:.1f} s")
 
     def _raise(self, slow: int, total: int, span: str) -> None:
         self._raised = True
         self._alarms.raise_alarm(SLOW, self._text(slow, total, span))
 
-    def _end_if_quick(self, total: int, slowish: int) -> None:
-        """Clears the alarm if at most one in a hundred of the window's appends took longer than half of the bound, and
-        if there is no slice in which most appends did. Many quick appends in other slices do not make up for such a
-        slice."""
-        bad = any(_is_slow(appends, some, some_ms) for appends, _, some, some_ms in self._slices)
+    def _end_if_quick(self, total: int) -> None:
+        """Clears the alarm if at most one in a hundred of the window's appends (`total`) took longer than half of the
+        bound, and if there is no slice in which most appends did. Many quick appends in other slices do not make up for
+        such a slice."""
+        bad = any(_is_slow(each.appends, each.slowish, each.slowish_ms) for each in self._slices)
+        slowish = sum(each.slowish for each in self._slices)
         if not bad and slowish * 100 <= total:
             self._raised = False
             self._alarms.clear(SLOW)

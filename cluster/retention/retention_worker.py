@@ -32,6 +32,17 @@ TIER = "segments that are not verified in the tier"
 """Names the floor while a tier is configured: only segments that the tier holds may go."""
 
 
+class SearchPlaces(NamedTuple):
+    """The places at which the next searches for queues that lose messages begin. Each search is limited, and goes on
+    where the last one ended."""
+
+    earlier: policy.QueuePlace | None = None
+    """The queue for the search for messages of topics with a shorter retention time; None to begin with the first
+    topic."""
+    grown: str = ""
+    """The topic for the search for topics above their quota; "" for the first one."""
+
+
 class SurveyAsk(NamedTuple):
     """A job of the lane: look at everything, and decide what to remove if this node leads."""
 
@@ -46,6 +57,8 @@ class SurveyAsk(NamedTuple):
     """True if an operator wants expired messages removed now, whatever the hour."""
     consumers: bool
     """True to look for groups that are about to lose messages too."""
+    places: SearchPlaces
+    """The places at which the searches for queues begin."""
 
 
 class RemoveLogFiles(NamedTuple):
@@ -93,6 +106,8 @@ class Survey(NamedTuple):
     """The segments that leave the tier for good, on the leader; None if there is no tier or no reason to remove any."""
     by_size: bool = False
     """True if messages of `queues` go because their topic keeps more than a quota allows."""
+    places: SearchPlaces = SearchPlaces()
+    """The places at which the next searches begin, once the messages of `queues` go."""
 
 
 class RemovedLogFiles(NamedTuple):
@@ -129,11 +144,6 @@ class RetentionLane(NeverIdle):
         self._rules = rules
         self._tier = tier
         self._longer = policy.KeptLonger(state)
-        self._earlier_at: policy.QueuePlace | None = None
-        """The queue at which the next search for messages of topics with a shorter retention time begins; None to begin
-        with the first topic."""
-        self._grown_at = ""
-        """The topic at which the next search for topics above their quota begins; "" for the first one."""
         self._verified = ""
         """The name of the last checkpoint that was read completely and found sound; "" if there is none."""
 
@@ -223,9 +233,9 @@ class RetentionLane(NeverIdle):
             asked=job.asked,
         )
         facts = self._with_longer(facts)
-        queues, self._earlier_at = policy.gone_earlier(state, rules.keep_ms, job.now_ms, self._earlier_at)
-        grown, self._grown_at = backlog_eviction.grown(state, self._grown_at)
-        found = found._replace(by_size=bool(grown))
+        queues, earlier_at = policy.gone_earlier(state, rules.keep_ms, job.now_ms, job.places.earlier)
+        grown, grown_at = backlog_eviction.grown(state, job.places.grown)
+        found = found._replace(by_size=bool(grown), places=SearchPlaces(earlier_at, grown_at))
         queues = backlog_eviction.together(queues, grown)
         free = self._with_consumers(job, facts, queues, found)
         wanted = free.decision

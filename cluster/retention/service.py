@@ -29,6 +29,7 @@ from cluster.retention.retention_worker import (
     RemovedLogFiles,
     RemoveLogFiles,
     RetentionLane,
+    SearchPlaces,
     Survey,
     SurveyAsk,
 )
@@ -125,6 +126,9 @@ class Retention:
         self._proposed = EntryId(0, -1)
         self._more = False
         self._found: Survey | None = None
+        self._places = SearchPlaces()
+        """The searches of the next run begin here. A dry run, and a run that finds queues but proposes no TRIM of them,
+        move no place, so that the next run finds the same queues again."""
         self._marks = [state.trim_mark]
         """Marks of TRIMs, ascending by index. With them `_known_to` finds the position at which the log begins for a
         checkpoint."""
@@ -235,7 +239,7 @@ class Retention:
         self._looking = True
         leads = self._leads() and self._settled()
         now = self._raw.log_time_ms() if leads else 0
-        ask = SurveyAsk(leads, now, hour, self._freed_bytes(), asked, consumers)
+        ask = SurveyAsk(leads, now, hour, self._freed_bytes(), asked, consumers, self._places)
         found: Survey = yield self._job(ask)
         self._looking = False
         return found
@@ -276,6 +280,8 @@ class Retention:
         cannot be proposed now."""
         if decision.held == CHECKPOINT:
             self._want_checkpoint(found)
+        if not found.queues:
+            self._places = found.places
         # Leadership may have been lost while the lane worked, and at most one TRIM is in flight.
         if not (decision.count or found.queues) or not self._leads() or not self._settled():
             return None
@@ -290,6 +296,8 @@ class Retention:
             logger.info("the log is not trimmed now: %s", error)
             return None
         self._proposed, self._more = entry, decision.more or (trim.evicts and bool(found.queues))
+        if trim.queues:
+            self._places = found.places
         self._wake()
         if trim.evicts:
             logger.info(

@@ -47,7 +47,7 @@ class TierDecision(NamedTuple):
     reason: str
     count: int  # type: ignore[assignment]
     held: str = ""
-    """The obstacle to removing any segment, if `count` is 0; otherwise ""."""
+    """The obstacle to removing more; "" if there is no reason to remove more."""
 
 
 def decide(facts: TierFacts, section: TierSection) -> TierDecision | None:

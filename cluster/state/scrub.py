@@ -145,6 +145,9 @@ class Scrubber:
                     seconds,
                     len(self.view.findings),
                 )
+        except Exception as error:  # callers wait until the scrub has ended
+            logger.exception("a defect ended the scrub")
+            self._end(f"a defect ended it: {type(error).__name__}: {error}")
         finally:
             assert process.stdin is not None
             process.stdin.close()

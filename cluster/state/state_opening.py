@@ -153,6 +153,8 @@ class StateOpening:
         self._alarms: list[tuple[Code, str]] = []
         self._applied = -1
         self._existed = False
+        self._moved_to = ""
+        """The place to which the state that was found first was moved, "" if it was not."""
 
     def run(self) -> OpenState:
         """Opens the state, and replaces or replays it as the table demands.
@@ -281,6 +283,7 @@ class StateOpening:
         why = f"{found.what}; according to RUN, entries up to {self._synced} were synced. {detail}".rstrip()
         where = suspect_state.set_aside(self._fs, self._directory, self._state, why, self._now_ms, self._applied)
         self._reasons.append(f"the state was set aside as {where.parent.name}/{where.name}")
+        self._moved_to = self._moved_to or f"{where.parent.name}/{where.name}"
         return f"{where.parent.name}/{where.name}"
 
     def _end_suspicion(self, found: StateCase) -> None:
@@ -338,10 +341,11 @@ class StateOpening:
         return f"The peers were asked: {said}.\n" if said else ""
 
     def _lost(self, found: StateCase, damage: str) -> str:
+        moved = f"The state was moved to {self._moved_to}" if self._moved_to else "Nothing was moved"
         tried = [reason for reason in self._reasons if reason.startswith("checkpoint ")]
         return (
             f"{self._directory}: {found.what}, and no checkpoint can replace it "
             f"({'; '.join(tried) or 'there is none'}).\n{damage}\n"
-            f"{self._said()}Nothing was moved. Start the node while its peers are running: it then fetches a "
+            f"{self._said()}{moved}. Start the node while its peers are running: it then fetches a "
             f"checkpoint from one of them; or replay its whole log: raftmq rebuild {self._directory} --plan"
         )

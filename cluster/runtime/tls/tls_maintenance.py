@@ -16,6 +16,7 @@ import ssl
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from cluster.config.config import Config
 from cluster.config.node_sections import TlsMode
@@ -50,6 +51,13 @@ PLAIN_SHOWN = 4
 RETRY_EVERY_MS = 60_000
 """Milliseconds after which links in plain text are made again, because TLS may work by now."""
 _Seen = tuple[tuple[int, int, int] | None, ...]
+
+
+class ReadFiles(NamedTuple):
+    """The files of `[tls]`, as they were read at one moment."""
+
+    seen: _Seen
+    contexts: Contexts
 
 
 class TlsMaintenance:
@@ -169,16 +177,27 @@ class TlsMaintenance:
         """Reads the files again. Returns True if they have changed and are in use now; False if they have not, or if
         this node does not use TLS. Raises ConfigError, and changes nothing, if they cannot be used or change while they
         are read."""
+        return self.use(self.read())
+
+    def read(self) -> ReadFiles | None:
+        """Reads the files again, and changes nothing; returns None if this node does not use TLS. Raises ConfigError if
+        they cannot be used or change while they are read."""
         if self._contexts is None:
-            return False
+            return None
         seen = self._look()
         contexts = load_contexts(self._config.tls)
         if self._look() != seen:
             raise ConfigError(
                 "[tls]: the files changed while they were read", "somebody writes them", "reload again in a moment"
             )
-        different = seen != self._seen
-        self._seen = seen
+        return ReadFiles(seen, contexts)
+
+    def use(self, files: ReadFiles | None) -> bool:
+        """Uses files that `read` returned; returns True if they are others than before."""
+        if files is None or self._contexts is None:
+            return False
+        different, contexts = files.seen != self._seen, files.contexts
+        self._seen = files.seen
         self._alarms.clear(FILES_ALARM)
         if different:
             before, self._contexts = self._contexts, contexts

@@ -286,7 +286,8 @@ class IndexFiles:
     def _on_failed(self, failed: JobFailed) -> None:
         if isinstance(failed.job, Remove | Sweep):
             logger.warning("DATA/index cannot be cleaned up: %s", failed.why)
-            self._busy = False
+            if isinstance(failed.job, Sweep):  # a file may be being built while others are removed
+                self._busy = False
             return
         span = failed.job.span
         self._error = failed.why

@@ -142,13 +142,15 @@ class TierScrubs:
         failure, report = "", _NOTHING
         try:
             report = await self._scrubber.scrub(wishes)
+            self._tell(report)
         except (StoreError, RaftLogError, OSError) as error:
             failure = f"{type(error).__name__}: {error}"
             logger.warning("tier: the scrub ended early: %s", failure)
         except LeaderChangedError:
             failure = "another node leads now: start it there"
-        else:
-            self._tell(report)
+        except Exception as error:  # callers wait until the scrub has ended
+            failure = f"a defect ended it: {type(error).__name__}: {error}"
+            logger.exception("tier: a defect ended the scrub")
         begun = self.view
         self.view = msgspec.structs.replace(
             _view(begun.node, begun.number, report),

@@ -70,6 +70,17 @@ def test_a_backup_there_and_back_is_a_good_backup(stopped: Any, url: str, tmp_pa
     assert not remote.is_backup_at(url)
 
 
+def test_a_folder_that_was_there_before_is_left_alone(stopped: Any, url: str, tmp_path: Path) -> None:
+    done = made(stopped, url)
+    theirs = tmp_path / "theirs" / "file"
+    theirs.parent.mkdir()
+    theirs.write_text("precious")
+    for fetched in (fetch_backup, verify_backup):
+        with pytest.raises(LocalError, match="is in the way"):
+            fetched(done.path, theirs.parent)
+        assert theirs.read_text() == "precious"
+
+
 def test_the_next_backup_writes_what_is_new(stopped: Any, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cluster.tier.stored_files.PART_BYTES", 4096)
     first = made(stopped, url)

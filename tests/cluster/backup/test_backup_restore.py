@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,40 @@ def test_a_disk_that_is_full_or_fails_leaves_nothing(backup: Path, tmp_path: Pat
 
     with pytest.raises(LocalError, match="failed"):
         restore(backup, tmp_path / "new", now_ms=NOW_MS, on_stage=goes_bad)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["to"]
+
+
+@pytest.mark.parametrize("folder", ["log", "state"])
+@pytest.mark.parametrize("left", [0, 4100])
+def test_a_backup_that_shrinks_while_it_is_restored_leaves_nothing(
+    backup: Path, tmp_path: Path, folder: str, left: int
+) -> None:
+    file = max((backup / folder).iterdir(), key=lambda path: path.stat().st_size)
+    assert file.stat().st_size > left
+
+    def shrinks(begins: str) -> None:
+        if begins.startswith("making node"):
+            os.truncate(file, left)
+
+    changed = rf"(?s)restore into .* failed.*the backup changed while it was read: .*{file}.*backup verify {backup}"
+    with pytest.raises(LocalError, match=changed):
+        restore(backup, tmp_path / "new", count=1, base_port=21000, now_ms=NOW_MS, on_stage=shrinks)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["to"]
+
+
+def test_a_disk_that_is_full_when_the_log_of_the_new_node_is_written_is_told(
+    backup: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    fdatasync = os.fdatasync
+
+    def full(fd: int) -> None:
+        if Path(f"/proc/self/fd/{fd}").readlink().suffix == ".seg":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fdatasync(fd)
+
+    monkeypatch.setattr(os, "fdatasync", full)
+    with pytest.raises(LocalError, match=r"(?s)restore into .* failed.*No space left on device.*free space there"):
+        restore(backup, tmp_path / "new", count=1, base_port=21000, now_ms=NOW_MS)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["to"]
 
 

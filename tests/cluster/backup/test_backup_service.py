@@ -168,6 +168,16 @@ async def test_a_worker_that_ends_without_a_word(
     assert node.raised == ["backup_failed"]
 
 
+async def test_a_worker_that_says_what_nobody_understands(make: Callable[..., Node], tmp_path: Path) -> None:
+    """The attempt ends, because its caller waits for that."""
+    node = make(runs={"worker": [sys.executable, "-c", "print('a line of a library')"]})
+    node.begin(str(tmp_path / "to"))
+    failed = await node.finished()
+    assert (failed.state, failed.error[0]) == ("failed", "a defect ended the backup")
+    assert "malformed" in failed.error[1]
+    assert node.raised == ["backup_failed"]
+
+
 async def test_a_worker_that_cannot_be_started_is_told(make: Callable[..., Node], tmp_path: Path) -> None:
     node = make(runs={"worker": [str(tmp_path / "none")]})
     node.begin(str(tmp_path / "to"))

@@ -35,10 +35,23 @@ class Node:
         rows = {key.replace("__", "."): Setting(value, 1) for key, value in cluster.items()}
         settings: Any = SimpleNamespace(version=len(cluster), by_key=rows)
         layers = LayeredConfig(config, settings, environment)
-        secret: Any = SimpleNamespace(state="none", reload=lambda: False)
-        self.reloading = Reloading(layers.in_force(), layers, environment, secret, secret)
+        self.used: list[str] = []
+        self.wrong = ""
+        """The one of `secret` and `tls` whose files cannot be used."""
+        secret: Any = SimpleNamespace(state="none", read=lambda: self._read("secret"), use=self._use)
+        tls: Any = SimpleNamespace(view="none", read=lambda: self._read("tls"), use=self._use)
+        self.reloading = Reloading(layers.in_force(), layers, environment, secret, tls)
         self.reloading.changed.add(self._change)
         self.given: Config | None = None
+
+    def _read(self, what: str) -> str:
+        if what == self.wrong:
+            raise ConfigError(f"[{what}]: its files cannot be used", "as the test wants", "none")
+        return what
+
+    def _use(self, what: str) -> bool:
+        self.used.append(what)
+        return False
 
     def _change(self, config: Config) -> None:
         self.given = config
@@ -123,6 +136,39 @@ def test_a_file_that_cannot_be_used_changes_nothing_and_says_why(
         node.reloading.reload()
     assert node.config is before
     assert node.given is None
+    assert "stays as it was" in caplog.text
+
+
+@pytest.mark.parametrize("wrong", ["secret", "tls"])
+def test_a_secret_or_certificate_that_cannot_be_used_changes_nothing_else(
+    path: Path, wrong: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    node = Node(path)
+    before, own = node.config, node.reloading.layers.own
+    node.wrong = wrong
+    path.write_text(BASE + CHANGED)
+    with pytest.raises(ConfigError, match=f"{wrong}.*cannot be used"):
+        node.reloading.reload()
+    assert (node.config is before, node.reloading.layers.own is own, node.given, node.used) == (True, True, None, [])
+    assert "stays as it was" in caplog.text
+    node.wrong = ""
+    assert triples(node.reloading.reload().applied) >= OF_THE_HOST
+    assert node.used == ["secret", "tls"]
+
+
+def test_a_configuration_that_a_part_refuses_changes_nothing(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    node = Node(path)
+    before, own = node.config, node.reloading.layers.own
+
+    def refuses(config: Config) -> None:
+        raise ConfigError("[ha]: not now", "as the test wants", "none")
+
+    node.reloading.changed.add(refuses)
+    path.write_text(BASE + CHANGED)
+    with pytest.raises(ConfigError, match="not now"):
+        node.reloading.reload()
+    assert (node.config is before, node.reloading.layers.own is own, node.used) == (True, True, [])
+    assert node.reloading.layers.in_force() == before, "a later entry of the log does not bring it"
     assert "stays as it was" in caplog.text
 
 

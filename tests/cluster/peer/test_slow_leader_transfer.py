@@ -120,6 +120,15 @@ def test_the_alarm_ends_a_minute_later_and_the_next_hand_over_waits() -> None:
     assert len(leader.handed) == 2
 
 
+def test_the_alarm_ends_although_a_ping_was_the_first_to_see_that_the_turns_are_old() -> None:
+    leader = Leader()
+    leader.stand_still(*[600] * TURNS)
+    leader.clock.now_ms += WINDOW_MS + 1
+    assert leader.slow.word()[0] == 0
+    leader.slow.tick(leader.clock.now_ms)
+    assert not leader.alarms.raised(ALARM)
+
+
 @pytest.mark.parametrize(
     ("two", "to"),
     [([1, -1], THREE), (None, THREE), (CALM, TWO)],

@@ -314,7 +314,7 @@ async def test_an_offer_that_leads_to_nothing_does_not_end_it(node: Node, giver:
         check_whole(node, giver)
 
 
-async def test_who_is_alone_leads_without_and_says_so(node: Node) -> None:
+async def test_who_is_alone_leads_without_and_says_so(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     """The node is alone after unsafe-recover: there is nobody to ask."""
     node.others = []
     first = node.log.first_index
@@ -323,6 +323,8 @@ async def test_who_is_alone_leads_without_and_says_so(node: Node) -> None:
     assert node.log.first_index == first
     (alarm,) = node.alarms.all()
     assert alarm.key == LOST
+    assert "may lead without" in caplog.text
+    assert "complete" not in caplog.text
 
 
 async def test_nobody_who_gives_anything_is_an_alarm_that_ends(node: Node, giver: Giver) -> None:

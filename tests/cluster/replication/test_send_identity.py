@@ -95,6 +95,20 @@ def test_bounded() -> None:
     assert [memory.claim(0, "T", f"K{at}", b"a", 0) for at in range(5)] == [None, None, named(2), named(3), named(4)]
 
 
+def test_a_key_that_is_sent_again_and_again_neither_goes_first_nor_keeps_others() -> None:
+    memory = RetryMemory(3)
+    memory.remember(0, "T", "often", b"a", named(1), 0)
+    memory.remember(0, "T", "once", b"a", named(2), 1)
+    memory.remember(0, "T", "often", b"b", named(3), 2)
+    memory.remember(0, "T", "new", b"a", named(4), 3)
+    assert memory.claim(0, "T", "once", b"a", 3) is None, "it is the oldest"
+    assert memory.claim(0, "T", "often", b"b", 3) == named(3)
+    memory.remember(0, "T", "often", b"c", named(5), 4)
+    memory.expire(REMEMBER_MS + 3)
+    assert not memory.holds(0, "T", b"new")
+    assert memory.claim(0, "T", "often", b"c", REMEMBER_MS + 3) == named(5)
+
+
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 2), st.integers(0, 2)), max_size=40))
 def test_never_more_claims_than_records(steps: list[tuple[bool, int, int]]) -> None:
     memory = RetryMemory()

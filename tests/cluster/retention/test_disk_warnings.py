@@ -225,6 +225,18 @@ def test_one_long_sync_is_a_hiccup() -> None:
     assert seen.slices(1) == set()
 
 
+@pytest.mark.parametrize("passed_ms", [SLICE_MS // 2, SLICE_MS])
+def test_two_slow_appends_are_enough_only_if_they_alone_took_half_a_slice(passed_ms: int) -> None:
+    """An append of less than the bound does not count among them."""
+    for seconds, alarms in ((1.15, set[str]()), (1.3, {SLOW})):
+        seen = Watched()
+        seen.slices(1)
+        seen.appends(seconds, seconds, 0.24)
+        seen.now_ms += passed_ms
+        seen.disk.tick(seen.now_ms)
+        assert seen.slices(0) == alarms, seconds
+
+
 def test_slow_appends_of_a_minute_ago_are_forgotten() -> None:
     seen = Watched()
     seen.appends(1.0, 1.0)

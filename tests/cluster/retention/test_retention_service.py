@@ -569,6 +569,26 @@ async def test_a_dry_run_finds_the_same_and_does_nothing(make: Callable[..., Nod
     assert await asyncio.wait_for(dry, at_most(1)) is None
 
 
+async def test_queues_that_a_run_found_and_did_not_cut_are_found_by_the_next_one(make: Callable[..., Node]) -> None:
+    node = make(ms=10**9, every_ms=10**8)
+    own: dict[str, Any] = {"write_queues": 1, "attributes": {"retention.ms": "1000"}}
+    widths = {"s": policy.LOOKS_MAX, "u": 1}
+    made = [CreateTopic({"name": name, "read_queues": width} | own, False) for name, width in widths.items()]
+    node.add(EntryType.COMMAND, commands.pack(made))
+    topics, state = node.storage.state.topics, node.storage.state
+    node.store(3, topics["s"].id)
+    node.pass_ms(1500)
+    for dry, refuses in ((True, False), (False, True), (False, False)):
+        assert state.min_offset(topics["s"].id, 0) == 0
+        node.core.refuses = refuses
+        ran = node.retention.run(dry=dry)
+        node.retention.tick(node.clock.now_ms)
+        done = await asyncio.wait_for(ran, at_most(1))
+        assert done is not None
+        assert done.queues == 1
+    assert state.min_offset(topics["s"].id, 0) == 3
+
+
 async def test_a_large_log_is_given_up_in_pieces(make: Callable[..., Node]) -> None:
     node = make(delete_batch_files=2)
     node.store(300)

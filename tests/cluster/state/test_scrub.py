@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import json
 import signal
@@ -189,6 +190,17 @@ async def test_a_helper_that_fails_is_told() -> None:
     watched.scrubber.start()
     await until(lambda: watched.ended)
     assert watched.scrubber.view.failure == "the disk is gone"
+
+
+async def test_a_helper_that_says_what_nobody_understands_is_told() -> None:
+    """The scrub ends, because its caller waits for that."""
+    watched = Watched("print('a line of a library')")
+    watched.scrubber.start()
+    assert watched.scrubber._task is not None
+    await asyncio.wait([watched.scrubber._task])
+    view = watched.scrubber.view
+    assert (view.running, view.finished_ms) == (False, 5)
+    assert view.failure.startswith("a defect ended it: JSONDecodeError")
 
 
 async def test_a_helper_that_cannot_be_started_is_told(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cluster.state import suspect_state
+from cluster.state.checkpoints import Checkpoint, Checkpoints
 from cluster.state.opening_cases import OpeningAction, OpeningFacts, StateCase, classify
 from cluster.state.state_opening import StateLostError
 from raftlog.errors import CorruptLogError
@@ -271,6 +272,25 @@ def test_without_a_sound_checkpoint_nothing_is_moved(place: Place) -> None:
     assert place.trash() == []
     with pytest.raises(StateLostError):
         place.open()
+
+
+def test_a_checkpoint_that_does_not_open_is_told_with_the_place_of_the_former_state(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.run(20, checkpoint=True)
+    (place.path / "state" / "CURRENT").write_text("damaged")
+    install = Checkpoints.install
+
+    def damaged(checkpoints: Checkpoints, checkpoint: Checkpoint, target: Path) -> None:
+        install(checkpoints, checkpoint, target)
+        (target / "CURRENT").unlink()
+        (target / "CURRENT").write_text("damaged too")
+
+    monkeypatch.setattr(Checkpoints, "install", damaged)
+    told = r"(?s)did not open as it was made.*The state was moved to trash/000001-state"
+    with pytest.raises(StateLostError, match=told):
+        place.open()
+    assert "000001-state" in [moved for moved, _ in place.trash()]
 
 
 def test_a_state_that_is_newer_than_the_log_is_refused(place: Place) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable
 
@@ -10,6 +11,7 @@ import pytest
 from cluster.tier.fetch.errors import DamagedError
 from cluster.tier.fetch.object_reads import ObjectReads
 from cluster.tier.fetch.tier_log import TierLog
+from cluster.tier.scrub.scrub_service import TierScrubs
 from cluster.tier.scrub.scrubber import (
     LeaderChangedError,
     PartSource,
@@ -230,3 +232,27 @@ async def test_a_bad_answer_is_asked_for_again(kit: TierKit) -> None:
     wrong = [True]
     kit.store.answer = lambda data: bytes(len(data)) if wrong and wrong.pop() else data
     assert (await scrubber(kit).scrub(VERIFY)).bad == 0
+
+
+async def test_a_scrub_that_a_defect_ends_has_ended(kit: TierKit) -> None:
+    """Callers wait until it has."""
+
+    async def fails(row: TierSegment, part: TierPart) -> bytes | None:
+        raise ValueError("not what it should be")
+
+    kit.store.overwrite(logs(kit)[0], b"cut")
+    scrubs = TierScrubs(
+        1,
+        scrubber(kit, PartSource("a defect", fails)),
+        every_hours=0,
+        wall_ms=lambda: NOW_MS,
+        leads=lambda: True,
+        alarm=lambda key, text: None,
+        clear=lambda key: None,
+    )
+    assert scrubs.begin(REPAIR)
+    assert scrubs.view.running
+    assert scrubs._task is not None
+    await asyncio.wait([scrubs._task])
+    assert (scrubs.view.running, scrubs.view.finished_ms) == (False, NOW_MS)
+    assert scrubs.view.failure == "a defect ended it: ValueError: not what it should be"

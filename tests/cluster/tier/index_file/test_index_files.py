@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -43,6 +44,21 @@ DATA = Path("/data")
 SEGMENT = 64 << 10
 
 
+class OneByOne(InLine):
+    """A lane that does a job when the test says so, in the order in which they came."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.jobs: list[Any] = []
+
+    def submit(self, job: Any) -> None:
+        self.jobs.append(job)
+
+    def work(self) -> None:
+        """Does the first job."""
+        super().submit(self.jobs.pop(0))
+
+
 class Node:
     """One node's storage and its index files; a message of 1000 bytes and its key per entry, in two queues."""
 
@@ -68,9 +84,10 @@ class Node:
         self.begin(enabled=enabled)
         self.add(EntryType.COMMAND, commands.pack([CreateTopic({"name": "t", "read_queues": 2}, False)]))
 
-    def begin(self, *, enabled: bool = True) -> None:
+    def begin(self, *, enabled: bool = True, runner: type[InLine] = InLine) -> None:
         """Begins as a start does."""
-        context = context_of(None, self.alarms, config=self.config, environment=self.environment, loop=self.loop)
+        environment = replace(self.environment, runner=runner)
+        context = context_of(None, self.alarms, config=self.config, environment=environment, loop=self.loop)
         self.files = IndexFiles(context, self.storage, enabled=enabled, gap_ms=0)
         self.files.start()
 
@@ -335,6 +352,37 @@ async def test_a_full_disk_is_told_and_tried_again(node: Node) -> None:
     await node.pass_ms(AGAIN_MS + 2000)
     assert node.names() == [file_name(*span) for span in node.segments()]
     assert not node.alarms.raised(ALARM)
+
+
+async def test_a_file_is_built_once_while_others_cannot_be_removed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index_worker, "STEPS_PER_JOB", 1)
+    node.store(200)
+    await node.pass_ms(9000)
+    before = node.segments()
+    kept = before[-1]
+    node.begin(runner=OneByOne)
+    lane: Any = node.files._runner
+    lane.work()  # it reads the directory
+    while node.segments()[-1] == kept:
+        node.store(2)
+    built = node.segments()[-1]
+    node.trim(kept)
+    node.log.trim(kept.base)
+    node.clock.now_ms += 1000
+    node.files.tick(node.clock.now_ms)
+    assert lane.jobs == [index_worker.Remove(tuple(before[:-1])), index_worker.Build(built)]
+    node.fs.fail_call(node.fs.calls + 1)
+    lane.work()
+    assert len(node.names()) == len(before), "the first of them could not be removed"
+    while node.files.view().building is not None:
+        node.clock.now_ms += 1000
+        node.files.tick(node.clock.now_ms)
+        await asyncio.sleep(0)
+        assert len(lane.jobs) <= 1
+        if lane.jobs:
+            lane.work()
+    assert not lane.jobs
+    assert node.stored(built) == node.of_log(built)
 
 
 async def test_off_it_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
