@@ -54,9 +54,8 @@ STATUS: Final = {
     "failed": 503,
     "unknown_outcome": 504,
 }
-"""Error code -> HTTP status. Every code except `unknown_outcome` means that nothing was changed. Only of a request that
-makes several changes, such as an import of metadata, some may have been made. A broken connection, like
-`unknown_outcome`, leaves that open."""
+"""Error code -> HTTP status. Every code except `unknown_outcome` and `internal` means that nothing was changed. A
+request of which a part was done is answered with `unknown_outcome` too. A broken connection leaves it open as well."""
 
 
 class ApiError(Exception):
@@ -89,6 +88,12 @@ class HandedOver(ApiError):
     def __init__(self, leader: str) -> None:
         """Makes the error. `leader` is the name of the new leader, such as "node 2" or, in group 3, "node 3/2"."""
         super().__init__("not_leader", f"{leader} leads now", "ask again; nothing was changed")
+
+
+def done_in_part(why: str, fix: str) -> ApiError:
+    """Returns the error for a request of whose several changes some were made. `why` says why the others were not, and
+    `fix` what to do about it."""
+    return ApiError("unknown_outcome", f"a part of it was done: {why}", fix)
 
 
 def unknown_outcome(message: str) -> ApiError:

@@ -151,7 +151,7 @@ def _answer(route: Route) -> dict[str, Any]:
 def _error() -> dict[str, Any]:
     codes = ", ".join(f"{code} ({status})" for code, status in STATUS.items())
     return {
-        "description": f"One of {codes}. Except after unknown_outcome nothing was changed.",
+        "description": f"One of {codes}. Except after unknown_outcome and internal nothing was changed.",
         "content": {"application/json": {"schema": _ref(ErrorView)}},
     }
 

@@ -312,8 +312,6 @@ OWN_SECTIONS = frozenset({"node", "peer", "admin", "listeners", "peers"})
 def write_config_like(node: NodeRecord, nodes: Sequence[NodeRecord], like: Path) -> None:
     """Makes the folder and the file of a joining node. All sections are copied from another node's file `like`, except
     those in OWN_SECTIONS."""
-    from cluster.config.node_files import like_another
-
     write_config(node, nodes)
     own = node.config_path.read_text(encoding="utf-8")
     text = like_another(own, like.read_text(encoding="utf-8"), OWN_SECTIONS)
@@ -463,8 +461,6 @@ def _toml(node: NodeRecord, nodes: Sequence[NodeRecord], failpoints: bool) -> st
 def move_ports(nodes: Sequence[NodeRecord], *, failpoints: bool = False) -> None:
     """Changes the ports in existing raftmq.toml files; every other setting, and every comment, stays. Raises OSError if
     a file cannot be read or written, and ConfigError if it would not be valid."""
-    from cluster.config.node_files import moved
-
     first = [node for node in nodes if node.group == FIRST_GROUP]
     for node in nodes:
         own = [each for each in nodes if each.group == node.group]

@@ -105,7 +105,7 @@ class OrderlyStop:
     def _where_to(self) -> str:
         leader = self._raw.leader_id
         if self._raw.role is Role.LEADER:
-            return "was wanted by nobody"
+            return "was taken over by nobody"
         return f"went to {node_object(self._config.cluster.group, leader)}" if leader != NOBODY else "was given up"
 
     # --- 1: leadership -----------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ class OrderlyStop:
         await self._until(lambda: self._proposals.idle and not any(map(_waits, connections)), DRAIN_S)
         await self._long_polls.release()
         for connection in connections:
-            # Closes only the sending side: what a client sends meanwhile is still read, and answered with "not here".
+            # Closes only the sending side, so that a client can read its last answers. What it still sends gets none.
             connection.say_goodbye()
         await self._until(lambda: all(connection.closed for connection in connections), FAREWELL_S)
 

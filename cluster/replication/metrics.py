@@ -75,7 +75,7 @@ class HaMetrics(ServiceMetrics):
         self._received_bytes += size_bytes
 
     def timed_out(self, sends: int) -> None:
-        """Counts requests, sends and commands, that were not decided at their deadline."""
+        """Counts sends that were not decided at their deadline."""
         self._send_timeouts += sends
 
     def show(

@@ -31,8 +31,8 @@ class SendReplies(Protocol):
         runs on the event loop before. Returns the number of answered sends."""
 
     def stored(self, sends: list[Send], built: Built, muted: set[int]) -> None:
-        """Answers sends that are committed and applied, except those at the `muted` positions, which were already
-        answered or wait longer."""
+        """Answers sends that are committed and applied, or that may be answered earlier at their level, except those at
+        the `muted` positions, which were already answered or wait longer."""
 
     def stored_before(self, send: Send, topic_id: int, queue_id: int, queue_offset: int, position: int) -> None:
         """Answers a repeated send whose message the log already contains."""
@@ -51,7 +51,8 @@ class SendReplies(Protocol):
         request triggered."""
 
     def unknown(self, send: Send, remark: str) -> None:
-        """Answers a send that was proposed and is undecided at the deadline."""
+        """Answers a send that was proposed: it is not decided, or not on every voter's disk, in time, or it came again
+        and only one of the two can wait."""
 
 
 class PendingCommands:

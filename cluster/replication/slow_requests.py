@@ -62,7 +62,7 @@ class AnsweredRequest(Protocol):
 
 
 class RequestFigures(Protocol):
-    """The metrics of requests, as `cluster.node.metrics` keeps them."""
+    """The metrics of requests (`cluster.requests.request_metrics`)."""
 
     @property
     def sends(self) -> str:
@@ -231,8 +231,9 @@ class ProposalFigures(Protocol):
     def proposed(self, messages: int, size_bytes: int) -> None:
         """Counts one proposed entry; `messages` is 0 for a COMMAND entry."""
 
-    def settled(self, outcome: Outcome, requests: int, seconds: float) -> None:
-        """Counts one entry whose outcome is known, or whose requests timed out; `requests` waited for it."""
+    def settled(self, outcome: Outcome, sends: int, calls: int, seconds: float) -> None:
+        """Counts one entry whose outcome is known, or whose requests timed out. So many sends and calls (commands of
+        one caller) waited for it."""
 
     def messages_in(self, topic: str, messages: int, size_bytes: int) -> None:
         """Counts messages of one topic that were acknowledged; called once per topic and entry."""
@@ -273,7 +274,7 @@ class ProposalMetrics:
             return 0.0
         now_s = self._clock.monotonic_s()
         took_s = now_s - waiter.proposed_s
-        metrics.settled(outcome, sends + calls, took_s)
+        metrics.settled(outcome, sends, calls, took_s)
         if sends:
             metrics.requests.sent(outcome, took_s, sends)
         if 1000 * now_s - waiter.arrived_ms >= self.slow.bound_ms:

@@ -65,11 +65,11 @@ class TrafficMetrics(ServiceMetrics):
         if messages:
             self._batch_messages.observe(messages)
 
-    def settled(self, outcome: Outcome, requests: int, seconds: float) -> None:
-        """Counts the outcome of one entry, or the timeout of its waiters; `requests` waited for it."""
-        self._settled[outcome].inc(requests)
+    def settled(self, outcome: Outcome, sends: int, calls: int, seconds: float) -> None:
+        """Counts the outcome of one entry, or the timeout of the sends and calls that waited for it."""
+        self._settled[outcome].inc(sends + calls)
         if outcome is Outcome.UNKNOWN:
-            self.ha.timed_out(requests)
+            self.ha.timed_out(sends)
         if outcome is Outcome.OK:
             self.commit_seconds.observe(seconds)
 

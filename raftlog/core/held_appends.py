@@ -29,8 +29,7 @@ HOLD_MS: Final = 10.0
 ENTRIES_MAX: Final = 16
 """The number of held entries at which all held appends are sent."""
 BYTES_MAX: Final = 64 * 1024
-"""The bytes of held entries above which all held appends are sent. An entry that is held for two voters counts twice.
-"""
+"""The bytes of held entries above which all held appends are sent. An entry that is held for two voters counts once."""
 FEW: Final = 2
 """The number of uncommitted entries, the newest included, above which every append is sent at once."""
 BEHIND_MAX: Final = 64
@@ -69,6 +68,7 @@ class HeldAppends:
         "_batches",
         "_delays",
         "_first_index",
+        "_first_position",
         "_firsts",
         "_judged",
         "_late_ms",
@@ -79,7 +79,6 @@ class HeldAppends:
         "_open",
         "_outside",
         "_raft",
-        "_size",
         "_term",
         "_tried",
         "_voters",
@@ -119,8 +118,8 @@ class HeldAppends:
         self._batches = 0
         self._later: frozenset[NodeId] = frozenset()
         """The voters for which appends are held in the present batch."""
-        self._first_index = 0
-        self._size = 0
+        self._first_index = self._first_position = 0
+        """Index and position of the first entry that is held in the present batch."""
 
     # -- messages
 
@@ -158,12 +157,12 @@ class HeldAppends:
                 leaving.append(message)
                 continue
             if not held:
-                self._first_index = message.prev.index + 1
+                self._first_index, self._first_position = message.entries[0].index, message.entries[0].position
             held.setdefault(to, []).append(message)
-            if message.entries:
-                self._size += message.entries[-1].end_position - message.entries[0].position
             full = full or self._raft.members.peers[to].inflights.full
-        if full or self._raft.log.tail.index - self._first_index + 1 >= ENTRIES_MAX or self._size > BYTES_MAX:
+        tail = self._raft.log.tail
+        size = tail.end_position - self._first_position
+        if full or tail.index - self._first_index + 1 >= ENTRIES_MAX or size > BYTES_MAX:
             leaving += self.give_out()
         return leaving
 
@@ -177,7 +176,7 @@ class HeldAppends:
         preferred = self._outside.preferred()
         whole = (self._raft.id, *self.quick, *preferred)
         self._later = frozenset(node for node in self._voters if node not in whole)
-        self.since_ms, self._size = now_ms, 0
+        self.since_ms = now_ms
         self._batches += 1
         return bool(self._later)
 

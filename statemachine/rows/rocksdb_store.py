@@ -213,7 +213,7 @@ class RocksKV:
         try:
             Checkpoint(self._db).create_checkpoint(path)
         except Exception as error:  # noqa: BLE001 - as above
-            self._failed(f"cannot make a checkpoint at {path}:", error)
+            self._failed(f"making a checkpoint at {path} of", error)
 
     def sequence(self) -> int:
         self._view(FAMILIES[0])

@@ -12,7 +12,7 @@ import pytest
 from tests.support.pace import at_most
 from tests.support.rows import each_row
 from tests.support.tools import needs
-from tests.support.tree import parsed, python_files, text_of
+from tests.support.tree import nodes, parsed, python_files, text_of
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("raftmq_wire", "raftlog", "statemachine", "cluster", "jepsen_like", "raftmq", "pyspark_raftmq", "bench")
@@ -90,6 +90,13 @@ def test_an_innocent_line_is_not(line: str) -> None:
 def test_every_module_says_what_it_is() -> None:
     silent = [name_of(path) for path in product_modules() if not ast.get_docstring(parsed(text_of(path)))]
     assert silent == []
+
+
+def test_no_module_imports_itself() -> None:
+    for path in product_modules():
+        module = name_of(path).removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        imported = [node.module for node in nodes(text_of(path)) if isinstance(node, ast.ImportFrom) and not node.level]
+        assert path.name == "__init__.py" or module not in imported, path
 
 
 def test_no_test_edits_the_import_path() -> None:

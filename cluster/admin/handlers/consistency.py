@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from cluster.admin import route, route_rights
-from cluster.admin.errors import ApiError
+from cluster.admin.errors import ApiError, unknown_outcome
 from cluster.admin.handler_request import Call, JsonAnswer, comes_true
 from cluster.admin.node_interface import AdminPort
 from cluster.admin.route import Route
@@ -85,7 +85,7 @@ async def mark_consistency(call: Call) -> MarkView:
     if index is None:
         raise ApiError("not_leader", "this node may not propose now", "ask again; nothing was changed")
     if not await comes_true(lambda: port.state.sums.at(index) is not None, _APPLY_WAIT_S):
-        raise ApiError("failed", f"entry {index} is not applied after {_APPLY_WAIT_S} s", "ask again")
+        raise unknown_outcome(f"the marker is in the log at entry {index} and not applied after {_APPLY_WAIT_S} s")
     return MarkView(node=port.config.node.id, term=port.status().term, index=index)
 
 

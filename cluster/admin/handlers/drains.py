@@ -21,7 +21,7 @@ from cluster.admin.drain_plan import (
     plan_of,
     topics_of,
 )
-from cluster.admin.errors import ApiError
+from cluster.admin.errors import ApiError, done_in_part
 from cluster.admin.handler_request import Call, applied, comes_true, decided
 from cluster.admin.request_parsing import BROKER_GROUP
 from cluster.admin.route import Route
@@ -103,13 +103,22 @@ async def begin_drain(call: Call) -> BrokerGroupDrainView:
     topics = await call.done(topics_of(state))
     if row.is_active:
         _check(topics, wanted)
-    if wanted.spread:
-        await _spread(call, topics.alone, others)
-    if row.is_active:
-        await _change(call, draining=True)
-        call.note_change(f"group {state.broker_groups.own}", "a drain of this group of brokers was begun")
-        if wanted.spread:  # a topic may have been created here between the spread and the drain
-            await _spread(call, (await call.done(topics_of(state))).alone, others)
+    changed: list[str] = []
+    try:
+        if wanted.spread:
+            await _spread(call, topics.alone, others, changed)
+        if row.is_active:
+            group = f"group {state.broker_groups.own}"
+            await _change(call, draining=True)
+            changed.append(group)
+            call.note_change(group, "a drain of this group of brokers was begun")
+            if wanted.spread:  # a topic may have been created here between the spread and the drain
+                await _spread(call, (await call.done(topics_of(state))).alone, others, changed)
+    except ApiError as error:
+        if not changed or error.code == "unknown_outcome":
+            raise
+        fix = f"GET {_PATH.format(group=state.broker_groups.own)} shows how far it is; correct it, ask again"
+        raise done_in_part(error.message, fix) from None
     return await _view(call)
 
 
@@ -228,9 +237,9 @@ def _named(topics: tuple[str, ...]) -> str:
     return f"topics {', '.join(topics[:NAMED])}{more} have queues"
 
 
-async def _spread(call: Call, names: tuple[str, ...], others: list[int]) -> None:
-    """Gives the topics as many queues in each of the other groups as they have in this one. Raises ApiError if a topic
-    cannot be changed; other topics may have their new queues by then."""
+async def _spread(call: Call, names: tuple[str, ...], others: list[int], changed: list[str]) -> None:
+    """Gives the topics as many queues in each of the other groups as they have in this one, and adds the names of those
+    that have them to `changed`. Raises ApiError if a topic cannot be changed."""
     state, services = call.port.state, call.port.services
     for first in range(0, len(names), SPREAD_AT_ONCE):
         await call.breathe()
@@ -242,9 +251,10 @@ async def _spread(call: Call, names: tuple[str, ...], others: list[int]) -> None
         run: list[Command] = [CreateTopic({"name": name, "place": place}, False) for name, place in places.items()]
         if run:
             _, results = await decided(partial(services.propose, run, author=call.asker))
+            changed += (name for name, result in zip(places, results, strict=True) if result.ok)
             for result in results:
                 if not result.ok:
-                    raise ApiError("refused", str(result.value), "the group does not drain yet; correct it, ask again")
+                    raise ApiError("refused", str(result.value), "correct it, ask again")
 
 
 async def _change(call: Call, *, draining: bool) -> None:

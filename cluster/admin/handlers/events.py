@@ -26,7 +26,7 @@ _TIME = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$")
 
 
 class EventsView(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `GET /v1/events`: the events after `since`, oldest first."""
+    """The answer to `GET /v1/events`: the events after the id `since`, or from the time `since` on, oldest first."""
 
     node: int
     consistency: Literal["local"] = "local"
@@ -40,7 +40,7 @@ class EventsView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def list_events(call: Call) -> EventsView:
-    """Lists events of this node after an id or a time, also those before its last start."""
+    """Lists events of this node after an id, or from a time on, also those before its last start."""
     log, limit = call.port.observed.events, _limit(call.query)
     kept = log.kept()
     since = call.query.get("since")
@@ -56,12 +56,12 @@ async def list_events(call: Call) -> EventsView:
 
 
 async def list_member_events(call: Call) -> EventsView:
-    """Lists events of a member after an id or a time, also those before its last start."""
+    """Lists events of a member after an id, or from a time on, also those before its last start."""
     return await list_events(call)
 
 
 async def stream_events(call: Call) -> Stream:
-    """Streams the events after `since` and all later ones as server-sent events.
+    """Streams the events after the id `since`, or from the time `since` on, and all later ones, as server-sent events.
 
     A header `Last-Event-ID` takes precedence over `since`.
     """

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from cluster.admin import route, route_rights
-from cluster.admin.errors import ApiError
+from cluster.admin.errors import ApiError, done_in_part
 from cluster.admin.handler_request import DRY_RUN, Call, ChangeView, applied, decided
 from cluster.admin.request_parsing import flag_of
 from cluster.admin.route import Route
@@ -238,7 +238,7 @@ async def set_learnt(call: Call) -> LearntChanged:
     (term, index), result = await _decided(call, SetLearnt(head.row()))
     if result.value:
         call.note_change("learnt limits", f"those of {wanted.count} topics are in force, mode {wanted.mode}")
-    await _sweep(call)
+    await _sweep_after(call, "the limits are in force")
     return LearntChanged(node=port.config.node.id, term=term, index=index, changed=result.value)
 
 
@@ -251,8 +251,8 @@ async def delete_learnt(call: Call) -> LearntChanged:
     dry_run = flag_of(call.query, DRY_RUN)
     if changed and not dry_run:
         (term, index), _ = await _decided(call, SetLearnt(None))
-        await _sweep(call)
         call.note_change("learnt limits", "they were taken away")
+        await _sweep_after(call, "the limits were taken away")
     return LearntChanged(node=port.config.node.id, term=term, index=index, changed=changed, dry_run=dry_run)
 
 
@@ -278,6 +278,14 @@ async def _decided(call: Call, command: PutLearnt | SetLearnt) -> tuple[EntryId,
         code = "refused" if result.code in ("conflict", "refused") else "bad_command"
         raise ApiError(code, str(result.value), AGAIN)
     return entry_id, result
+
+
+async def _sweep_after(call: Call, change: str) -> None:
+    """Calls `_sweep` after a change was made. Raises ApiError, which says so, if not all could be removed."""
+    try:
+        await _sweep(call)
+    except ApiError as error:
+        raise done_in_part(f"{change}, and parts of other files are left: {error.message}", "ask again") from None
 
 
 async def _sweep(call: Call) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from cluster.admin import route, route_rights
-from cluster.admin.errors import ApiError
+from cluster.admin.errors import ApiError, done_in_part
 from cluster.admin.handler_request import Call, ChangeView, applied, decided
 from cluster.admin.handlers.topics import refuse_to_hide
 from cluster.admin.node_interface import AdminPort
@@ -114,10 +114,14 @@ async def change_metadata(call: Call) -> MetadataChanged:
         return _changed(call.port, wanted, call.port.state.applied)
     fix = "correct it and import again"
     entry, results = await decided(lambda done: call.port.services.propose(run, done), fix)
-    for answer in results:
-        if not answer.ok:
-            raise ApiError("bad_command", str(answer.value), f"{fix}: what was valid is done")
-    return _changed(call.port, wanted, entry)
+    refused = next((answer for answer in results if not answer.ok), None)
+    if refused is None:
+        return _changed(call.port, wanted, entry)
+    stored = refused.value if isinstance(refused.value, int) else None  # the number of offsets that were stored
+    why = str(refused.value) if stored is None else "a topic was deleted meanwhile: its offsets were left out"
+    if stored or any(answer.ok for answer in results):
+        raise done_in_part(why, fix)
+    raise ApiError("bad_command", why, f"{fix}; nothing was changed")
 
 
 def _own(record: TopicRecord, group: int) -> dict[str, Any]:

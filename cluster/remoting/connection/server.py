@@ -152,6 +152,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         "_buffer",
         "_clogged",
         "_dispatch",
+        "_ending",
         "_halted",
         "_loop",
         "_memory",
@@ -204,6 +205,9 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         """True while the transport reports that the client is slow."""
         self._halted = False
         """True while no frame is dispatched; received ones stay in the backlog."""
+        self._ending = False
+        """True once this node has ended the connection, or the client has disconnected. Frames that wait are dropped,
+        and so are those that still arrive: they would be carried out, and nobody would learn the outcome."""
         self._pauses = False
         """True while the transport reads nothing."""
         self._backlog: list[tuple[bytes, list[tuple[int, int]]]] = []
@@ -227,8 +231,8 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         self.born_host = pack_host(*self.peer_address)
         self.in_flight = self._memory.gate.holder(self.peer_address[0])  # no request has arrived yet: no user is known
         if not self._dispatch.on_open(self):
-            self.closed = self._halted = True
-            transport.abort()
+            self.closed = True
+            self.abort()
 
     @property
     def age_s(self) -> float:
@@ -240,6 +244,8 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         """Dispatches every complete frame, or keeps it while an earlier one has to wait. Keeps the bytes of an
         incomplete frame."""
         self.received += len(data)
+        if self._ending:
+            return
         try:
             buffer, frames = self._buffer.feed(data)
             # Also charges for writing the answers.
@@ -350,7 +356,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
                 self._want_turn()
             if self._halted:
                 rest = frames[at:]
-                if rest and not self.closed:
+                if rest and not self._ending:
                     first = rest[0][0]
                     kept = buffer[first : rest[-1][1]]  # counts only this read, not a large frame before it
                     self._backlog.insert(0, (kept, [(begin - first, end - first) for begin, end in rest]))
@@ -366,7 +372,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
         """Makes the remaining frames continue in a turn that has room, one step of each connection after the other.
         They count as a separate owner of work, so requests that are cut into steps do not delay the frames behind
         them."""
-        if self._turn_wanted or self.closed:
+        if self._turn_wanted or self._ending:
             return
         self._turn_wanted = True
         self._waits += 1
@@ -472,7 +478,7 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
 
     def go_on(self) -> None:
         """Continues with waiting frames and reading if nothing blocks them. Called whenever that may have changed."""
-        if self.closed or not self._halted or self._waits or self._is_over():
+        if self._ending or not self._halted or self._waits or self._is_over():
             return
         self._halted = False
         try:
@@ -623,24 +629,28 @@ class RemotingConnection(ReplyPath, asyncio.Protocol):
 
     def leave_now(self) -> None:
         """Sends the queued answers and closes the connection, at the latest after FAREWELL_S seconds. Later answers are
-        dropped."""
-        self._halted = True
+        dropped, and so are requests that wait to be dispatched."""
+        self._serve_no_more()
         self.say_goodbye()
         self._loop.call_later(FAREWELL_S, self.abort)
 
     def abort(self) -> None:
         """Closes the connection at once."""
-        self._halted = True
+        self._serve_no_more()
         if self._transport is not None:
             self._transport.abort()
+
+    def _serve_no_more(self) -> None:
+        self._ending = self._halted = True
+        self._backlog.clear()
+        self._free_frame()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called when the client has disconnected; calls the registered callbacks."""
         if self.closed:
             return
-        self.closed = self._halted = True
-        self._free_frame()
-        self._backlog.clear()
+        self.closed = True
+        self._serve_no_more()
         self.room.close()
         self._dispatch.on_close(self)
         self.tell_closed()

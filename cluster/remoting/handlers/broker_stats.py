@@ -217,6 +217,8 @@ ROCKETMQ_NAMES: Final[dict[str, Callable[[Config], _Value]]] = {
     "autoCreateTopicEnable": lambda config: config.topics.auto_create,
     "maxMessageSize": lambda config: config.limits.message_bytes_max,
     "messageDelayLevel": lambda config: config.timer.delay_levels,
+    # As in RocketMQ, this is how the broker itself connects to others: over TLS if tls.server.mode is enforcing.
+    "useTLS": lambda config: {config.tls_mode(each.tls) for each in config.listeners} == {"enforcing"},
     # These settings cannot be changed. They are listed because exportConfigs of RocketMQ 4.9.8 fails if one of them is
     # missing.
     "autoCreateSubscriptionGroup": lambda config: True,
@@ -225,7 +227,6 @@ ROCKETMQ_NAMES: Final[dict[str, Callable[[Config], _Value]]] = {
     "msgTraceTopicName": lambda config: "RMQ_SYS_TRACE_TOPIC",
     "traceOn": lambda config: True,
     "traceTopicEnable": lambda config: False,
-    "useTLS": lambda config: False,
 }
 
 

@@ -71,9 +71,8 @@ class LogPreparer:
         return unprepared or bool(self.loose_sidecars) or self.page_cache.is_due() or self._index_is_due()
 
     def _index_is_due(self) -> bool:
-        state = self._state
-        index = state.segments[-1].index
-        return index is not None and active_index.is_due(index, state.tail, self._kept_end)
+        tail, index = self._state.tail, self._state.segments[-1].index
+        return index is not None and active_index.is_due(index, tail, self._kept_end)
 
     def prepare_next(self, *, zeroed: bool = True, clock: Callable[[], float] = lambda: 0.0) -> None:
         """Makes the next segment's file at its full length, writes to disk what the next start would otherwise scan

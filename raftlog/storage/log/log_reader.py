@@ -223,14 +223,15 @@ class LogReader:
         Raises OutOfRangeError if any byte is outside the log, DamagedLogError where damage is known.
         """
         state = self._state
+        log_end = state.tail.end_position
         segments = state.segments
         number = len(segments) - 1
         if position < segments[number].base:
             number = bisect_right(segments, position, key=base_position_of) - 1
-        if number < 0 or size < 0 or position + size > state.tail.end_position:
+        if number < 0 or size < 0 or position + size > log_end:
             raise OutOfRangeError(
                 f"bytes {position}..{position + size} are not all in the log, which has "
-                f"{state.first_position}..{state.tail.end_position}"
+                f"{state.first_position}..{log_end}"
             )
         if state.damage.ranges and (damaged := state.damage.touching(position, size)) is not None:
             raise damaged.error(position)
@@ -359,8 +360,8 @@ class LogReader:
         """Returns the log's tail as it was after entry `index`. Raises OutOfRangeError, and DamagedLogError if the
         entry's header is lost."""
         state = self._state
+        position = self.position_of(index)  # compares `index` with the tail, so it comes before `segment_of`
         base = state.segment_of(index).base
-        position = self.position_of(index)
         try:
             frame = FrameHeader(self.read_at(position, HEADER_SIZE), state.group_id)
         except FrameError:

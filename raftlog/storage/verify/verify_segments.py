@@ -50,8 +50,7 @@ def check_log(fs: FileSystem, directory: Path, group_id: int) -> Iterator[Findin
         yield Finding(log / layout.FIRST, 0, 0, "first", Severity.NOTE, text)
     leftovers, bases = _parted(fs, log, bases, floor, group_id)
     for base in leftovers:
-        text = "left by a trim: not read any more"
-        yield Finding(log / layout.segment_name(base), 0, 0, "segment file", Severity.NOTE, text)
+        yield Finding(log / layout.segment_name(base), 0, 0, "segment file", Severity.NOTE, _why_unread(floor, bases))
     pages = [_page(fs, log / layout.segment_name(base)) for base in bases]
     tail = _before(fs, pages[0], bases[0], floor, log, group_id)
     for number, base in enumerate(bases):
@@ -69,11 +68,19 @@ def check_log(fs: FileSystem, directory: Path, group_id: int) -> Iterator[Findin
     yield from check_hard_state(fs, directory, group_id, tail.term if tail else 0)
 
 
+def _why_unread(floor: LogTail | None, bases: list[int]) -> str:
+    """Returns why a start does not read the files below FIRST that `_parted` put aside. `bases`: the other files."""
+    if floor is not None and bases[0] > floor.end_position:
+        return "below the first file of the log, which is missing: a start neither reads nor removes it"
+    return "left by a trim: the next start removes it"
+
+
 def _parted(
     fs: FileSystem, log: Path, bases: list[int], floor: LogTail | None, group_id: int
 ) -> tuple[list[int], list[int]]:
-    """Returns the base positions of the files that a trim left behind, and those of all other files. A file below FIRST
-    was left behind if a gap lies between it and FIRST, or if the first file from FIRST on does not begin at FIRST."""
+    """Returns the base positions of the files that a start does not read, and those of all other files. A file below
+    FIRST is not read if a gap lies between it and FIRST: a trim left it behind. If the log's first file is missing, the
+    one that begins at FIRST, no file below FIRST is read."""
     kept = [base for base in bases if floor is None or base >= floor.end_position]
     if floor is None or not kept:
         return [], bases
@@ -356,7 +363,7 @@ def irrelevant(fs: FileSystem, directory: Path, group_id: int) -> Iterator[Irrel
     leftovers, bases = _parted(fs, log, layout.segment_bases(names), floor, group_id)
     for name in [call(base) for base in leftovers for call in (layout.segment_name, layout.index_name)]:
         if fs.exists(log / name):
-            yield IrrelevantRange(log / name, 0, fs.open(log / name).size(), "left by a trim")
+            yield IrrelevantRange(log / name, 0, fs.open(log / name).size(), _why_unread(floor, bases))
     for base, following in pairwise([*bases, None]):
         path = log / layout.segment_name(base if base is not None else 0)
         yield from _unused_header(path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,11 +107,10 @@ def import_(
         for part in parts:
             if "topics" in part and not now:  # a dry run first: a refusal must come before any change
                 api.post("/v1/metadata", part | {"dry_run": True})
-        for part in parts:
-            api.post("/v1/metadata", part | {"now": True} if now else part)
+        requests = [(api, part | {"now": True} if now else part) for part in parts]
         for group, offsets in todo.further.items():
-            for part in _in_parts("offsets", offsets):
-                AdminApi(groups[group]).post("/v1/metadata", part)
+            requests += [(AdminApi(groups[group]), part) for part in _in_parts("offsets", offsets)]
+        _send(requests)
     if as_json:
         changes = [f"{change.sign} {change.what}" for change in todo.changes]
         print_json({"schema": 1, "applied": apply, "changes": changes, "count": count, "kept": todo.kept})
@@ -119,6 +118,19 @@ def import_(
         click.echo(f"made {count} changes")
     elif dry_run:
         click.echo("nothing was changed (--dry-run)")
+
+
+def _send(requests: Sequence[tuple[AdminApi, dict[str, Any]]]) -> None:
+    """Sends the parts of an import. Raises LocalError for the first that is refused; if others were imported before it,
+    the error says so, and has the exit code of an unknown outcome."""
+    for done, (api, part) in enumerate(requests):
+        try:
+            api.post("/v1/metadata", part)
+        except LocalError as error:
+            if not done:
+                raise
+            why = f"{error.why}, of this part; {done} of {len(requests)} parts were imported before"
+            raise LocalError(error.what, why, error.fix, ExitCode.UNKNOWN) from None
 
 
 def _present(groups: Groups) -> Metadata:

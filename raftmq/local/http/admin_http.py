@@ -410,6 +410,7 @@ def _refused(answer: Any, look: str) -> ApiRefusal:
         "not_found": "the cluster has nothing with that name",
         "exists": "nothing was changed",
         "unknown_outcome": "the outcome is unknown",
+        "internal": "the outcome is unknown",
     }.get(code, "nothing was changed")
     return ApiRefusal(code, message, reason, hint, _EXIT_CODES.get(code, ExitCode.FAILED))
 

@@ -9,6 +9,7 @@ from uuid import UUID
 import google_crc32c
 import pytest
 
+from cluster.admin.handlers import consistency
 from cluster.admin.handlers.consistency import chunk_crcs
 from jepsen_like.fakes.memory_fs import MemoryFileSystem
 from raftlog.frame import make_entry
@@ -97,6 +98,15 @@ async def test_a_marker_is_answered_once_it_is_applied(client: Any, node: Any, r
     node.consistency.marks = None
     answer = await client.post("/v1/consistency")
     assert (answer.status, (await answer.json())["error"]["code"]) == (503, "not_leader")
+
+
+async def test_a_marker_that_is_not_applied_in_time_is_in_the_log(
+    client: Any, node: Any, repairs: Repairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consistency, "_APPLY_WAIT_S", 0.01)
+    node.consistency.marks = 6
+    answer = await client.post("/v1/consistency")
+    assert (answer.status, (await answer.json())["error"]["code"]) == (504, "unknown_outcome")
 
 
 async def test_entries_and_those_that_cannot_be_read(client: Any, repairs: Repairs) -> None:

@@ -73,7 +73,7 @@ async def test_the_first_sample_has_no_rates(sampled: Sampled) -> None:
 
 async def test_latencies_are_of_the_time_since_the_sample_before(sampled: Sampled) -> None:
     for _ in range(100):
-        sampled.node.traffic.settled(Outcome.OK, 1, 0.004)
+        sampled.node.traffic.settled(Outcome.OK, 1, 0, 0.004)
         sampled.node.appends.written(100, 0.0007, 0.0)
     sampled.after(5)
     last = await sampled.last()

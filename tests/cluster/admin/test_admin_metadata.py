@@ -21,8 +21,10 @@ from raftlog.storage.files.genesis import Voter
 from raftlog.types import EntryType, NodeId
 from raftmq.commands.data.metadata import _parts
 from raftmq_wire.errors import LocalError
+from statemachine.commands import pack
 from statemachine.consuming.consumer_offsets import CommitOffsets
 from statemachine.consuming.groups import PutGroup, Subscribe
+from statemachine.removal_slices import DeleteTopic
 from statemachine.rows.digest import digest
 from statemachine.topics.topics import CreateTopic
 
@@ -170,11 +172,31 @@ async def test_over_http(client: Any, used: Any) -> None:
         assert words in (await refused.json())["error"]["message"]
 
 
-async def test_a_command_that_is_refused_when_it_is_applied_is_told(client: Any, used: Any) -> None:
+async def test_a_name_that_no_topic_may_have_is_refused(client: Any, used: Any) -> None:
     told = await (await client.get("/v1/metadata")).json()
     refused = await client.post("/v1/metadata", json={"topics": [{**told["topics"][0], "name": "a b"}]})
     assert refused.status == 400
     assert "may hold only letters" in (await refused.json())["error"]["message"]
+
+
+@pytest.mark.parametrize("others", [["topics"], ["%RETRY%g"], []], ids=["topics", "offsets", "nothing else"])
+async def test_an_import_of_which_a_part_was_done_does_not_say_that_nothing_was_changed(
+    client: Any, used: Any, others: list[str]
+) -> None:
+    told = await (await client.get("/v1/metadata")).json()
+    lost = {"group": "idle", "topic": "orders", "queue_id": 0, "offset": 3}
+    kept = [lost | {"topic": "%RETRY%g", "offset": 0}] if "%RETRY%g" in others else []
+    topics = [told["topics"][0] | {"name": "new"}] if "topics" in others else []
+    used.before_apply = lambda commands: used.append_entry(EntryType.COMMAND, pack([DeleteTopic("orders")]))
+    refused = await client.post("/v1/metadata", json={"topics": topics, "offsets": [lost, *kept]})
+    error = (await refused.json())["error"]
+    if others:
+        assert (refused.status, error["code"]) == (504, "unknown_outcome")
+        assert error["message"].startswith("a part of it was done: ")
+        assert "nothing was changed" not in error["hint"]
+    else:
+        assert (refused.status, error["code"]) == (400, "bad_command")
+        assert "nothing was changed" in error["hint"]
 
 
 async def test_an_event_is_put_to_rest_once(client: Any, node: Any) -> None:

@@ -126,6 +126,24 @@ async def test_topics_that_are_there_alone_need_queues_elsewhere_first(node: Sec
     assert node.state.topics["%RETRY%g"].queues_of_groups == {2: (2, 2)}
 
 
+async def test_a_drain_that_is_done_in_part_does_not_say_that_nothing_was_changed(
+    node: SecondGroup, serve: Serve
+) -> None:
+    place(node, "a", [2])
+
+    def lose_the_majority(commands: list[Command]) -> None:
+        node.fate = Outcome.FAIL
+
+    node.before_apply = lose_the_majority  # the spread is the last that is decided
+    status, answer = await ask(await serve(node), "POST", spread=True)
+    assert node.state.topics["a"].queues_of_groups.keys() == {1, 2, 3}
+    assert node.state.broker_groups.by_number[2].is_active
+    assert (status, answer["error"]["code"]) == (504, "unknown_outcome")
+    assert answer["error"]["message"].startswith("a part of it was done: ")
+    status, answer = await ask(await serve(node), "POST", spread=True)
+    assert (status, answer["error"]["code"]) == (503, "failed"), "nothing was changed this time"
+
+
 @pytest.mark.parametrize("groups", [[2], [1, 2]])
 async def test_keys_of_ordered_topics_move_only_if_that_is_said(
     node: SecondGroup, serve: Serve, groups: list[int]

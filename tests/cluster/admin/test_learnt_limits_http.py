@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from cluster.replication.outcome import Outcome
 from raftmq_wire.learnt_file import LearntFile, LearntOrigin, TopicLimits
 from statemachine.access.learnt_limits import LearntHead, LearntMode, PutLearnt, SetLearnt, import_of
 from statemachine.cluster_wide.cluster_level import Finalize
+from statemachine.commands import Command
 from statemachine.levels import LEVEL
 from tests.support.rows import each_row
 
@@ -72,6 +74,30 @@ async def test_a_file_comes_in_parts_and_is_in_force_at_once(client: Any, node: 
     assert (await (await client.delete("/v1/quotas/learnt")).json())["changed"] is True
     assert not node.state.learnt.has_rows
     assert (await (await client.delete("/v1/quotas/learnt")).json())["changed"] is False
+
+
+@pytest.mark.usefixtures("raised")
+@pytest.mark.parametrize("method", ["PUT", "DELETE"])
+async def test_a_change_that_is_made_is_not_told_as_failed_because_of_what_another_file_left(
+    client: Any, node: Any, method: str
+) -> None:
+    left, file = made(node, "left", "missing"), made(node, "a", value=8)
+    await put_part(client, file, "a")
+    await put_part(client, left, "left")
+
+    def lose_the_majority(commands: list[Command]) -> None:
+        node.fate = Outcome.FAIL
+
+    node.before_apply = lose_the_majority  # what is proposed now is the last that is decided
+    if method == "PUT":
+        status, told = await put_head(client, file)
+    else:
+        answer = await client.delete("/v1/quotas/learnt")
+        status, told = answer.status, await answer.json()
+    assert (node.state.learnt.in_force is not None) == (method == "PUT")
+    assert node.state.learnt.coming
+    assert (status, told["error"]["code"]) == (504, "unknown_outcome")
+    assert told["error"]["message"].startswith("a part of it was done: the limits ")
 
 
 @pytest.mark.usefixtures("raised")

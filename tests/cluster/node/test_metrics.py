@@ -50,8 +50,8 @@ def test_a_batch_moves_counts_and_histograms(traffic: TrafficMetrics) -> None:
     traffic.proposed(messages=0, size_bytes=70)
     appends.written(5070, 0.002, 0.0)
     applies.applied(2, 0.001)
-    traffic.settled(Outcome.OK, 100, 0.004)
-    traffic.settled(Outcome.UNKNOWN, 3, 3.0)
+    traffic.settled(Outcome.OK, 99, 1, 0.004)
+    traffic.settled(Outcome.UNKNOWN, 1, 2, 3.0)
     assert value(metrics, "raftmq_raft_proposals_total") == 2
     assert value(metrics, "raftmq_batch_messages_sum") == 100
     assert value(metrics, "raftmq_batch_messages_count") == 1
@@ -214,7 +214,7 @@ def test_replication_has_the_names_of_rocketmqs_dashboards(traffic: TrafficMetri
         storage=(800, 10, 20),
     )
     traffic.ha.received(30)
-    traffic.settled(Outcome.UNKNOWN, 4, 3.0)
+    traffic.settled(Outcome.UNKNOWN, 4, 2, 3.0)
     lines = text_of(traffic.ha).splitlines()
     for line in (
         'rocketmq_ha_transfer_byte_total{role="master"} 70.0',

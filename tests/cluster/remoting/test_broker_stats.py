@@ -8,9 +8,11 @@ import re
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from cluster.config.cluster_keys import CLUSTER_KEYS
-from cluster.remoting.handlers.broker_stats import ROCKETMQ_NAMES
+from cluster.config.node_sections import Listener, TlsMode
+from cluster.remoting.handlers.broker_stats import ROCKETMQ_NAMES, broker_settings
 from raftlog.types import NodeId
 
 
@@ -45,6 +47,22 @@ def test_the_configuration_has_all_that_is_exported(node: Any) -> None:
     told = dict(line.split("=", 1) for line in node.ask(26).answer.body.decode().splitlines())
     assert set(" ".join(EXPORTED).split()) <= set(told)
     assert told["maxMessageSize"] == told["limits.message_bytes_max"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "own", "told"),
+    [
+        ("disabled", "", "false"),
+        ("permissive", "", "false"),
+        ("enforcing", "", "true"),
+        ("enforcing", "permissive", "false"),
+        ("disabled", "enforcing", "true"),
+    ],
+)
+def test_use_tls_is_what_rocketmq_tells_of_that_mode(node: Any, mode: TlsMode, own: TlsMode, told: str) -> None:
+    config, listener = node.config, Listener(name="broker", port=10911, tls=own)
+    asked = replace(config, listeners=(listener,), tls=replace(config.tls, mode=mode))
+    assert f"\nuseTLS={told}\n" in broker_settings(asked).decode()
 
 
 def test_offsets_of_a_topic(node: Any) -> None:

@@ -184,6 +184,18 @@ def test_a_connection_that_closes_handles_nothing_more(dispatch: Counting, loop:
     assert len(dispatch.seen) == handled
 
 
+def test_a_connection_that_the_node_aborts_handles_nothing_more(dispatch: Counting, loop: Loop) -> None:
+    """The transport tells that the connection is lost only in a later turn."""
+    connection, _ = connect(dispatch, loop)
+    loop.turn(lambda: connection.data_received(requests(MANY)))
+    handled = len(dispatch.seen)
+    connection.abort()
+    loop.turn(lambda: connection.data_received(requests(3, MANY)))  # was on its way
+    while loop.turn():
+        pass
+    assert len(dispatch.seen) == handled
+
+
 def test_cut_work_of_the_client_does_not_hold_back_the_requests_behind_it(dispatch: Counting, loop: Loop) -> None:
     connection, _ = connect(dispatch, loop)
 

@@ -110,6 +110,10 @@ class Client:
         }
         self.writer.write(encode_frame(11, opaque, 0, ext=ext))
 
+    def talks_to(self, connection: server.RemotingConnection) -> bool:
+        """Returns True if `connection` is the node's end of this one."""
+        return connection.peer_address == self.writer.get_extra_info("sockname")
+
     async def answer(self) -> tuple[int, int, int]:
         """(opaque, code, bytes of the body) of the next one."""
         async with asyncio.timeout(PATIENCE_S):
@@ -488,3 +492,24 @@ async def test_a_client_that_is_gone_leaves_no_cycle_of_objects(start: Start) ->
         gc.enable()
         gc.garbage.clear()
     assert left == []
+
+
+# --- connections that the node ends ----------------------------------------------------------------------------------
+
+
+async def test_requests_that_wait_for_their_turn_are_dropped_when_the_node_ends_the_connection(start: Start) -> None:
+    """A node ends a connection because its user was removed, for example. Nobody would learn the outcome."""
+    node = await start()
+    await fill(node, 1)
+    ended = await Client.to(node)
+    assert await ended.ask(HEARTBEAT) == 0
+    (connection,) = filter(ended.talks_to, node.serving.remoting.router.connections)
+    ended.writer.write(HEARTBEAT * 3000 + send(10))
+    await until(lambda: connection._turn_wanted, every_s=0)
+    assert len(node.state.fetch(node.state.topics["T"].id, 0, 0, 9)) == 1
+    connection.leave_now()
+    assert await ended.is_closed()
+    await until(lambda: connection.closed)
+    honest = await Client.to(node)
+    assert await honest.ask(send(10)) == 0
+    assert len(node.state.fetch(node.state.topics["T"].id, 0, 0, 9)) == 2

@@ -21,6 +21,7 @@ from raftlog.errors import (
 from raftlog.storage.files import log_first
 from raftlog.storage.log.segmented_log import SegmentedLog
 from raftlog.storage.log_build import SegmentBuild
+from raftlog.storage.verify.verify_directory import verify_log
 from raftlog.types import EMPTY_TAIL, Entry
 from tests.support.damaged_disk import row
 
@@ -213,6 +214,28 @@ def test_leftovers_below_a_gap_are_removed_and_others_count(trimmed: Trimmed) ->
     assert trimmed.files() == trimmed.bases[4:]
     trimmed.check(trimmed.log.first_index)
     assert log.first_position == trimmed.bases[4]
+
+
+def verified(trimmed: Trimmed) -> dict[int, str]:
+    """The base of each segment file about which the offline check says something -> what it says."""
+    told = [each for each in verify_log(trimmed.fs, DATA, group_id=GROUP) if each.kind == "segment file"]
+    return {int(each.path.stem): each.text for each in told}
+
+
+def test_the_offline_check_says_what_a_start_does_with_files_below_FIRST(trimmed: Trimmed) -> None:
+    trimmed.trim(5)
+    for number in (2, 4):
+        file = trimmed.fs.open(LOG / f"{trimmed.bases[number]:020d}.seg", create=True)
+        file.pwritev([trimmed.whole[trimmed.bases[number]]], 0)
+    assert verified(trimmed) == {trimmed.bases[2]: "left by a trim: the next start removes it"}
+    for suffix in (".seg", ".idx"):
+        trimmed.fs.unlink((LOG / f"{trimmed.bases[5]:020d}").with_suffix(suffix))
+    told = verified(trimmed)
+    kept = "below the first file of the log, which is missing: a start neither reads nor removes it"
+    assert (told[trimmed.bases[2]], told[trimmed.bases[4]]) == (kept, kept)
+    log = trimmed.open()
+    assert log.first_position == trimmed.bases[5]
+    assert {trimmed.bases[2], trimmed.bases[4]} < set(trimmed.files())
 
 
 @row("FIRST damaged")

@@ -14,6 +14,8 @@ from raftmq.commands.data.metadata import CHUNK_BYTES
 from raftmq.commands.data.metadata import metadata as metadata_command
 from raftmq.commands.messages.group import group
 from raftmq.commands.messages.topic import topic
+from raftmq.local.http.admin_http import ApiRefusal
+from raftmq_wire.errors import ExitCode, LocalError
 from tests.support.answering_api import Asked, MakeApi
 
 TOPIC: dict[str, Any] = {
@@ -88,13 +90,19 @@ def test_what_is_hidden_or_beyond_the_end_is_said(node: Node) -> None:
     assert "offset beyond the end in 1 queue, 60 hidden" in node.run(group, "list")
 
 
-def test_an_import_is_checked_as_a_whole_before_anything_is_changed(node: Node, tmp_path: Path) -> None:
+def two_parts(folder: Path) -> Path:
+    """A document with two topics, which needs a request for each."""
     present = Metadata(cluster_uuid="u", applied_index=1, **NOTHING)
-    long = {f"about_{n}": "x" * (CHUNK_BYTES // 9) for n in range(6)}  # so that there is a request for each topic
+    long = {f"about_{n}": "x" * (CHUNK_BYTES // 9) for n in range(6)}
     record = {"read_queues": 1, "write_queues": 1, "perm": 6, "order": False, "sys_flag": 0, "attributes": long}
     records = [TopicRecord(name=name, **record) for name in ("a", "b")]  # type: ignore[arg-type]
-    file = tmp_path / "m.json"
+    file = folder / "m.json"
     file.write_bytes(msgspec.json.encode(msgspec.structs.replace(present, topics=records)))
+    return file
+
+
+def test_an_import_is_checked_as_a_whole_before_anything_is_changed(node: Node, tmp_path: Path) -> None:
+    file = two_parts(tmp_path)
     node.run(metadata_command, "import", str(file), "--yes")
     asked = [(body["topics"][0]["name"], body.get("dry_run"), body.get("now")) for body in node.bodies]
     assert asked == [("a", True, None), ("b", True, None), ("a", None, None), ("b", None, None)]
@@ -102,3 +110,18 @@ def test_an_import_is_checked_as_a_whole_before_anything_is_changed(node: Node, 
     node.run(metadata_command, "import", str(file), "--yes", "--now")
     asked = [(body["topics"][0]["name"], body.get("dry_run"), body.get("now")) for body in node.bodies]
     assert asked == [("a", None, True), ("b", None, True)]
+
+
+def test_an_import_that_stops_after_some_parts_says_that_they_were_imported(node: Node, tmp_path: Path) -> None:
+    file = two_parts(tmp_path)
+
+    def second_is_refused(asked: Asked) -> Any:
+        if asked.body["topics"][0]["name"] == "b" and "dry_run" not in asked.body:
+            return ApiRefusal("refused", "no", "the group drains", "try another", ExitCode.REFUSED)
+        return {}
+
+    node.api.answers["POST /v1/metadata"] = second_is_refused
+    result = CliRunner().invoke(metadata_command, ["import", str(file), "--yes", "--admin", node.api.address])
+    assert isinstance(result.exception, LocalError)
+    assert result.exception.exit_code is ExitCode.UNKNOWN
+    assert result.exception.why.endswith(", of this part; 1 of 2 parts were imported before")
