@@ -19,6 +19,8 @@ class Effect(NamedTuple):
     happened: bool
     told: str
     numbers: dict[str, float] = {}  # noqa: RUF012 - never changed
+    broken: tuple[str, ...] = ()
+    """Promises of the subject that the fault saw broken, each with its proof. They make the run invalid."""
 
 
 class Counts(NamedTuple):

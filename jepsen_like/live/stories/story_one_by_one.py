@@ -12,7 +12,7 @@ import asyncio
 import time
 from typing import Any, Final
 
-from jepsen_like.live.harm.attack_process import Assault, AttackRound, orders_for
+from jepsen_like.live.harm.attack_process import Assault, AttackRound, broken_in, orders_for
 from jepsen_like.live.nemeses.nemesis_interface import Effect
 from jepsen_like.live.outcome import Played
 from jepsen_like.live.probes.honest_clients import P99_MAX_MS, seen_in
@@ -107,8 +107,8 @@ def judged(
         scene.demand(not changes, f"{where}: {'; '.join(changes[:_SHOWN])}")
         scene.demand(lost == 0, f"{where}: {lost} honest requests were not answered, the first: {seen.first}")
         scene.demand(seen.p99_ms() <= P99_MAX_MS, f"{where}: the p99 of honest sends is {seen.p99_ms():.0f} ms")
-    wrong = [text for each in rounds if each.is_over for text in each.wrong]
-    scene.demand(not wrong, f"{where}, {len(wrong)} times: {'; '.join(dict.fromkeys(wrong[:_SHOWN]))}")
+    wrong = broken_in(rounds)
+    scene.demand(not wrong, f"{where}, {wrong}")
     grown = max(watch.peak[node] - resting.get(node, watch.peak[node]) for node in watch.peak)
     scene.demand(grown <= MEMORY_MAX, f"{where}: a node grew by {grown // _MIB} MiB")
     node, longest = max(turns.items(), key=lambda each: each[1].longest_s)

@@ -299,12 +299,31 @@ def test_a_node_that_does_not_wait_for_space_and_go_on_fails_the_fault() -> None
     effect = NEMESES["full-disk"].apply(made, 0.5)
     assert not effect.happened
     assert "STILL WAITS" in effect.told
+    assert [told.endswith("still waits for space, 15 s after there was some") for told in effect.broken] == [True]
     made = stage(deaf=False, seed=2)
     subject = made.subject
     subject.set_failpoint = lambda node, point, action: subject.running.discard(node)
     effect = NEMESES["full-disk"].apply(made, 0.5)
     assert not effect.happened
     assert "should have waited" in effect.told
+    assert [told.endswith("ended when its disk was full: it should have waited") for told in effect.broken] == [True]
+
+
+def test_a_node_that_does_not_answer_or_still_has_the_fault_has_not_broken_a_promise() -> None:
+    for unanswered in ("disk", "set_failpoint"):
+        made = stage(deaf=False, seed=2)
+        subject: Any = made.subject
+        subject.waits = True
+        then = getattr(subject, unanswered)
+        answers = iter([then])
+        setattr(subject, unanswered, lambda *asked, answers=answers: next(answers, no_answer)(*asked))
+        effect = NEMESES["full-disk"].apply(made, 0.5)
+        assert not effect.happened
+        assert not effect.broken
+
+
+def no_answer(*asked: Any) -> Any:
+    raise OSError("timed out")
 
 
 def test_leader_and_health_of_a_cluster() -> None:
@@ -366,6 +385,15 @@ def test_the_verdict(
     assert found is verdict
     assert bool(reasons) == (verdict is not Conclusion.VALID)
     assert plan.command == "raftmq chaos run --subject raftmq --time 60 --seed 7 --rate 100 --nemesis kill-one"
+
+
+def test_what_a_fault_saw_broken_makes_the_run_invalid() -> None:
+    plan = Plan("raftmq", None, (NEMESES["kill-one"],), 60.0, 7, 100, True)
+    for felt in (True, False):
+        saw = played("twins")._replace(effect=Effect(felt, "told", broken=("2 times: a pull was never answered",)))
+        found, reasons = conclude(plan, Counts(98, 5, 2, 0), [saw, played("twins")], [], [])
+        assert found is Conclusion.INVALID
+        assert reasons == ["twins at 1.0 s: 2 times: a pull was never answered"]
 
 
 def test_any_damage_to_a_body_shows() -> None:
