@@ -163,7 +163,7 @@ NEMESES = (
     Nemesis("slow-disk", "syncs of the log take 20 to 100 times as long", slow_disk, _FAILPOINTS),
     Nemesis("held-disk", "a sync of the log does not return", held_disk, _FAILPOINTS),
     Nemesis("full-disk", "no space left for the log, which waits until there is", full_disk, _FAILPOINTS),
-    Nemesis("failing-disk", "syncs fail with EIO", failing_disk, _FAILPOINTS),
+    Nemesis("failing-disk", "syncs fail with EIO", failing_disk, _FAILPOINTS, stops_nodes=True),
     Nemesis(
         "power-loss-one",
         "a node loses power, and with it what it never synced",

@@ -230,3 +230,5 @@ class Nemesis(NamedTuple):
     is_hostile: bool = False
     """True if the fault is an action of a client. If only such faults are named, all are played together
     (`story_hostile`)."""
+    stops_nodes: bool = False
+    """True if a node does right to end because of the fault."""

@@ -20,12 +20,15 @@ from jepsen_like.live.nemeses.scenarios import NEMESES
 from jepsen_like.live.outcome import Played, conclude
 from jepsen_like.live.plan import Plan
 from jepsen_like.live.probes.leader_monitor import LeaderMonitor
+from jepsen_like.live.probes.node_ends import NodeEnds
 from jepsen_like.live.subjects.owned_resources import Owned
 from jepsen_like.live.subjects.payload import SIZES, body_of, id_of
 from jepsen_like.live.subjects.processes import Processes
 from jepsen_like.live.subjects.proxy import EdgeTraffic, Pair
 from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 from jepsen_like.live.subjects.subject import Capability, NodeState, is_caught_up, is_healthy, leader_of
+from raftmq.local.waiting import until
+from tests.support.pace import at_most
 from tests.support.rows import each_row
 
 
@@ -450,6 +453,23 @@ def test_a_good_history_has_no_story(tmp_path: Path) -> None:
     assert explain(history.ops) == []
     assert judge(history.ops, 2).broken == []
     assert any("2 replicas" in doubt or "3" in doubt for doubt in judge(history.ops, 3).doubts)
+
+
+def test_a_node_that_ends_by_itself_is_told_once(tmp_path: Path) -> None:
+    processes = Processes(Owned(tmp_path))
+    ends = NodeEnds(processes)
+    for node, code in ((1, 3), (2, 4)):
+        processes.start(node, [sys.executable, "-c", f"raise SystemExit({code})"], tmp_path / "log", {})
+    processes.start(3, ["sleep", "60"], tmp_path / "log", {})
+    assert until(lambda: not (processes.is_running(1) or processes.is_running(2)), at_most(20), 0.01)
+    assert ends.since_last() == ["node 1 ended by itself with code 3", "node 2 ended by itself with code 4"]
+    assert processes.kill(3)
+    assert ends.since_last() == []
+    processes.start(1, [sys.executable, "-c", "raise SystemExit(5)"], tmp_path / "log", {})
+    processes.start(3, ["sleep", "60"], tmp_path / "log", {})
+    assert until(lambda: not processes.is_running(1), at_most(20), 0.01)
+    assert processes.terminate(3) is False, "sleep does not end with code 0"
+    assert ends.since_last() == ["node 1 ended by itself with code 5"], "node 3 was told to end"
 
 
 def test_processes_are_paused_killed_and_missed(tmp_path: Path) -> None:
