@@ -107,8 +107,9 @@ class RunFindings(NamedTuple):
 def conclude(
     plan: Plan, counts: Counts, played: Sequence[Played], broken: Sequence[str], doubts: Sequence[str]
 ) -> tuple[Conclusion, list[str]]:
-    """Returns the verdict and all its reasons. `broken` promises make it invalid, any doubt makes it unknown; only
-    without either is it valid."""
+    """Returns the verdict and all its reasons. `broken` promises, and those that a fault saw broken, make it invalid;
+    any doubt makes it unknown; only without either is it valid."""
+    broken = [*broken, *(f"{each.name} at {each.at_s:.1f} s: {what}" for each in played for what in each.effect.broken)]
     reasons = [*broken, *doubts]
     felt = {each.name for each in played if each.effect.happened}
     never = sorted({each.name for each in played} - felt)

@@ -24,6 +24,7 @@ from jepsen_like.live.probes.bytes_in_flight import wait_given_back
 from jepsen_like.live.probes.leader_monitor import PROCESS, LeaderMonitor
 from jepsen_like.live.probes.live_members import LiveMembers
 from jepsen_like.live.probes.log_workload import LogWorkload
+from jepsen_like.live.probes.node_ends import NodeEnds
 from jepsen_like.live.probes.side_workload import SideWorkload
 from jepsen_like.live.stories.story import Scene, StoryEnds
 from jepsen_like.live.stories.story_table import STORIES
@@ -89,8 +90,12 @@ class Run:
         self._stage = Stage(subject, self._load, self._rng, power=tools.power, clocks=tools.clocks, members=members)
         self._monitor = LeaderMonitor(subject, self._history)
         self._scene: Scene | None = None
+        self._ends: NodeEnds | None = None
+        """Finds nodes that ended by themselves; None for other systems, and in a story, which judges that itself."""
         if plan.story is not None and isinstance(subject, RaftMQSubject):
             self._scene = Scene(subject, self._stage, self._history, folder, plan.scale, tell, self._hold, plan)
+        elif isinstance(subject, RaftMQSubject):
+            self._ends = NodeEnds(subject.processes)
         self._played: list[Played] = []
         self._reasons: list[str] = [tools.suspicion] if tools.suspicion else []
         """Reasons for doubt; with any of them the run is not valid."""
@@ -186,6 +191,7 @@ class Run:
         """Plays one fault and waits for the recovery from it. Returns False if the cluster did not recover: then
         nothing further is proved."""
         at_s = self._elapsed
+        self._note_ends(f"before {nemesis.name} at {at_s:.1f} s")
         note = self._history.invoke(PROCESS + 1, "fault", {"kind": nemesis.name, "nodes": []})
         begun = time.monotonic()
         try:
@@ -196,11 +202,17 @@ class Run:
         took_s = time.monotonic() - begun
         self._history.ok(note, note.value | {"detail": effect.told, "effect": effect.happened})
         recovered_s = self._stage.wait_healthy(HEAL_S)
+        self._note_ends(f"during {nemesis.name} at {at_s:.1f} s", is_right=nemesis.stops_nodes)
         self._played.append(Played(nemesis.name, effect, at_s, took_s, recovered_s))
         mark = " " if effect.happened else "?"
         back = f"well again after {1000 * recovered_s:.0f} ms" if recovered_s is not None else "NOT well again"
         self._tell(f"{at_s:6.1f} s {mark} {nemesis.name}: {effect.told}; {back}")
         return recovered_s is not None
+
+    def _note_ends(self, when: str, *, is_right: bool = False) -> None:
+        """Records a doubt for each node that has ended by itself since the last call, unless that `is_right`."""
+        ended = self._ends.since_last() if self._ends is not None else []
+        self._reasons += [f"{each}, {when}" for each in ended if not is_right]
 
     def _heal(self) -> bool:
         """Ends every fault, and waits until all nodes agree on a leader and sends are acknowledged. Returns False if
@@ -246,6 +258,7 @@ class Run:
             time.sleep(0.1)
 
     def _finish_load(self, whole: bool) -> None:
+        self._note_ends("after the last fault")
         if self._side is not None:
             self._side.stop()
         left = self._load.stop()

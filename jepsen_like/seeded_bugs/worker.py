@@ -15,9 +15,7 @@ from jepsen_like.seeded_bugs.catalogue import require_copy
 from jepsen_like.seeded_bugs.engines import ENGINES, Engine, Fired
 
 _CRASHES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError, AssertionError)
-"""Errors that mutated code may raise besides violations. They are recorded as "crash", which does not count as caught,
-except in a search with `black_box`.
-"""
+"""Errors that mutated code may raise besides violations. They are recorded as "crash", which never counts as caught."""
 
 
 def play(engine: Engine, schedule: str, named: list[str]) -> dict[str, Any]:
@@ -44,7 +42,8 @@ def _played(engine: Engine, schedule: str, named: list[str], *, black_box: bool)
 
 def search(engine: Engine, request: dict[str, Any]) -> dict[str, Any]:
     """Runs random seeds until there are enough kills, or all. Returns the numbers, times and (seed, checker) pairs that
-    it found. A seed kills the bug if one of `checkers` in the request reports; with `black_box`, if any checker does.
+    it found. A seed kills the bug if one of `checkers` in the request reports; with `black_box`, if any checker does. A
+    crash of the changed code kills nothing.
     """
     named = set(request["checkers"])
     kills: list[tuple[int, str]] = []
@@ -57,7 +56,8 @@ def search(engine: Engine, request: dict[str, Any]) -> dict[str, Any]:
         try:
             checker = engine.seed(seed, named, black_box=request["black_box"]).checker
         except _CRASHES as error:
-            checker = f"crash: {error!r}"
+            others.append((seed, f"crash: {error!r}"))
+            checker = None
         if checker is not None and (checker in named or request["black_box"]):
             kills.append((seed, checker))
             first_kill_seconds = first_kill_seconds or time.monotonic() - started

@@ -127,8 +127,6 @@ class Upgrades:
         """True once no node is to be restarted by chance any more. Otherwise a new member might never catch up, because
         it or its leader is killed every second (seed 810000077).
         """
-        self.asked = 0
-        """Number of times that a leader was asked to finalize."""
 
     def start(self) -> None:
         """Starts the operator's work."""
@@ -184,7 +182,6 @@ class Upgrades:
         node, process = machine.node, machine.process
         if node is None or process is None or process.paused or not hasattr(node, "peers"):
             return
-        self.asked += 1
 
         def ask() -> None:
             wanted = level

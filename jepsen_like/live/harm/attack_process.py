@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 
 READY_S = 60.0
+_SHOWN = 3
 
 
 class AttackRound(msgspec.Struct):
@@ -45,6 +46,12 @@ class AttackRound(msgspec.Struct):
 
 class AssaultError(OSError):
     """The attacker could not begin; the text is its output."""
+
+
+def broken_in(rounds: Iterable[AttackRound]) -> str:
+    """Returns what the rounds that are over found broken: how often, and the first proofs; "" if they found nothing."""
+    wrong = [text for each in rounds if each.is_over for text in each.wrong]
+    return f"{len(wrong)} times: {'; '.join(dict.fromkeys(wrong[:_SHOWN]))}" if wrong else ""
 
 
 def orders_for(subject: RaftMQSubject, leader: int, attacks: list[str], seed: int, size: float) -> AttackOrders:

@@ -40,10 +40,19 @@ class Shim:
     """Makes the disks of a cluster whose nodes live in `nodes`/n1, n2, …; implements SkewsClocks."""
 
     def __init__(self, nodes: Path, folder: Path, library: Path, count: int = 3) -> None:
-        self.disks = {node: NodeDisk(nodes / f"n{node}", folder / f"n{node}", library) for node in range(1, count + 1)}
+        self._nodes, self._folder, self._library = nodes, folder, library
+        self.disks: dict[int, NodeDisk] = {}
+        for node in range(1, count + 1):
+            self._add(node)
+
+    def _add(self, node: int) -> None:
+        name = f"n{node}"
+        self.disks[node] = NodeDisk(self._nodes / name, self._folder / name, self._library)
 
     def environment(self, node: int) -> dict[str, str]:
-        """Returns the environment of a node's next process."""
+        """Returns the environment of a node's next process. A node that joins gets a disk of its own."""
+        if node not in self.disks:
+            self._add(node)
         return self.disks[node].environment()
 
     def skew(self, node: int, offset_ms: int) -> None:

@@ -71,15 +71,21 @@ def full_disk(stage: Stage, hold_s: float) -> Effect:
     before, _ = disks.disk(node)
     effect = _failpoint(stage, node, "append.write", "error:ENOSPC", hold_s)
     if not stage.subject.is_running(node):
-        return effect._replace(happened=False, told=f"{effect.told}: it should have waited")
-    deadline, waits, parkings = stage.clock() + _RESUME_S, True, 0
+        ended = f"node {node} ended when its disk was full: it should have waited"
+        return effect._replace(happened=False, told=f"{effect.told}: it should have waited", broken=(ended,))
+    has_space = not effect.numbers["stopped"]  # the node took the order to end the fault
+    deadline, waits, said_so, parkings = stage.clock() + _RESUME_S, True, False, 0
     while waits and stage.clock() < deadline:
         stage.sleep(_POLL_S)
+        said_so = False
         with contextlib.suppress(OSError):
             parkings, waits = disks.disk(node)
+            said_so = waits
     parkings = max(0, parkings - before)
     told = f"{effect.told}; its log waited {parkings} times and {'STILL WAITS' if waits else 'goes on'}"
-    return Effect(effect.happened and not waits, told, {**effect.numbers, "parkings": float(parkings)})
+    numbers = {**effect.numbers, "parkings": float(parkings)}
+    late = f"the log of node {node} still waits for space, {_RESUME_S:.0f} s after there was some"
+    return Effect(effect.happened and not waits, told, numbers, (late,) if said_so and has_space else ())
 
 
 def failing_disk(stage: Stage, hold_s: float) -> Effect:
@@ -157,7 +163,7 @@ NEMESES = (
     Nemesis("slow-disk", "syncs of the log take 20 to 100 times as long", slow_disk, _FAILPOINTS),
     Nemesis("held-disk", "a sync of the log does not return", held_disk, _FAILPOINTS),
     Nemesis("full-disk", "no space left for the log, which waits until there is", full_disk, _FAILPOINTS),
-    Nemesis("failing-disk", "syncs fail with EIO", failing_disk, _FAILPOINTS),
+    Nemesis("failing-disk", "syncs fail with EIO", failing_disk, _FAILPOINTS, stops_nodes=True),
     Nemesis(
         "power-loss-one",
         "a node loses power, and with it what it never synced",

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from jepsen_like.hostile.attacks import ATTACKS
-from jepsen_like.live.harm.attack_process import Assault, AttackRound, orders_for
+from jepsen_like.live.harm.attack_process import Assault, AttackRound, broken_in, orders_for
 from jepsen_like.live.nemeses.nemesis_interface import Effect, Nemesis, Stage
 from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 from jepsen_like.live.subjects.subject import Capability
@@ -23,12 +23,18 @@ def _apply(name: str) -> Callable[[Stage, float], Effect]:
         rounds: list[AttackRound] = []
         with Assault(subject.processes, orders, rounds.append):
             stage.sleep(max(hold_s, orders.every_s))
-        done = [each for each in rounds if each.is_over]
-        told = f"{len(done)} rounds, {sum(each.sent for each in done)} requests"
-        wrong = [text for each in done for text in each.wrong]
-        return Effect(bool(done), "; ".join([told, *wrong[:1]]), {"rounds": len(done), "wrong": len(wrong)})
+        return effect_of(rounds)
 
     return apply
+
+
+def effect_of(rounds: Iterable[AttackRound]) -> Effect:
+    """Returns the effect of an attack with these reports of its rounds: what they found is broken."""
+    done = [each for each in rounds if each.is_over]
+    told = f"{len(done)} rounds, {sum(each.sent for each in done)} requests"
+    broken = tuple(filter(None, [broken_in(done)]))
+    numbers: dict[str, float] = {"rounds": len(done), "wrong": sum(len(each.wrong) for each in done)}
+    return Effect(bool(done), "; ".join([told, *broken]), numbers, broken)
 
 
 NEMESES = tuple(

@@ -19,6 +19,8 @@ class Effect(NamedTuple):
     happened: bool
     told: str
     numbers: dict[str, float] = {}  # noqa: RUF012 - never changed
+    broken: tuple[str, ...] = ()
+    """Promises of the subject that the fault saw broken, each with its proof. They make the run invalid."""
 
 
 class Counts(NamedTuple):
@@ -228,3 +230,5 @@ class Nemesis(NamedTuple):
     is_hostile: bool = False
     """True if the fault is an action of a client. If only such faults are named, all are played together
     (`story_hostile`)."""
+    stops_nodes: bool = False
+    """True if a node does right to end because of the fault."""

@@ -25,6 +25,11 @@ class NodeChange(NamedTuple):
     at_s: float
     what: str
 
+    @property
+    def is_reign(self) -> bool:
+        """True for a new leader or term; False for the end of a process."""
+        return " leads term " in self.what
+
 
 class Watch:
     """A context in which a thread watches the nodes."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from xxhash import xxh3_128
 
+from jepsen_like.live.subjects.raftmq_nodes import answer_of
 from raftmq.local.http.list_pages import SINCE
 from raftmq.local.waiting import until
 
@@ -69,9 +70,11 @@ class TierProbe:
     def wait_verified(self, node: int, position: int, timeout_s: float) -> bool:
         """Waits until the tier and its manifest contain all of the log up to `position`; returns False if not in
         time."""
-        return until(
-            lambda: self.view(node)["verified_to"] >= position and self.published_end() >= position, timeout_s, 0.1
-        )
+
+        def verified() -> bool:
+            return self.view(node)["verified_to"] >= position and self.published_end() >= position
+
+        return until(lambda: answer_of(verified), timeout_s, 0.1) is True
 
     def scrub(self, node: int, timeout_s: float) -> dict[str, Any]:
         """Runs a scrub on `node`, the leader, which reads all of the tier and sweeps it; returns what it found. Raises
@@ -84,7 +87,7 @@ class TierProbe:
             view.update(self._subject.request(node, "GET", "/v1/tier/scrub"))
             return view["number"] >= begun and not view["running"]
 
-        if not until(ended, timeout_s, 0.1) or view["failure"]:
+        if not until(lambda: answer_of(ended), timeout_s, 0.1) or view["failure"]:
             raise OSError(f"the scrub of the tier did not end: {view}")
         return view
 

@@ -12,7 +12,7 @@ from jepsen_like.live.probes.groups_load import PULLERS, GroupsLoad
 from jepsen_like.live.stories.story import WELL_S, Scene, StoryEnds
 from jepsen_like.live.subjects.further_group import FurtherGroup
 from jepsen_like.live.subjects.payload import id_of
-from jepsen_like.live.subjects.raftmq_nodes import RaftMQNodes
+from jepsen_like.live.subjects.raftmq_nodes import RaftMQNodes, answer_of
 from jepsen_like.live.subjects.subject import is_caught_up, is_healthy, leader_of
 from jepsen_like.read_node import read_node
 from raftlog.types import FIRST_GROUP
@@ -139,8 +139,7 @@ class GroupsScene:
 
     def copy_is_whole(self) -> bool:
         """Returns True if each node of the second group has copied the truth (topics, users and so on) up to the
-        version of the first group, and no finding says otherwise; False if a node does not answer. Raises OSError if
-        the request for the findings gets no answer.
+        version of the first group, and no finding says otherwise; False if a node does not answer.
         """
         views = [self.nodes_of(group) for group in (FIRST_GROUP, SECOND)]
         try:
@@ -148,9 +147,13 @@ class GroupsScene:
                 {nodes.request(node, "GET", "/v1/broker-groups")["version"] for node in nodes.node_ids}
                 for nodes in views
             )
+            return len(newest) == 1 and newest == copied and not self.has_finding("truth_unconfirmed")
         except OSError:
             return False
-        return len(newest) == 1 and newest == copied and not self.has_finding("truth_unconfirmed")
+
+    def wait_finding(self, code: str) -> bool:
+        """Waits until the second group's leader has that finding; returns False if it has not in time."""
+        return until(lambda: answer_of(lambda: self.has_finding(code)), WELL_S, 0.2) is True
 
     def has_finding(self, code: str) -> bool:
         """Returns True if the second group's leader has that finding. Raises OSError."""

@@ -151,7 +151,7 @@ def _lose_first(scene: Scene, groups: GroupsScene, number: int) -> float:
     scene.stage.sleep(NOTICED_S)
     since = time.monotonic()
     _without_first(scene, groups, number)
-    found = until(lambda: groups.has_finding("truth_unconfirmed"), WELL_S, 0.2)
+    found = groups.wait_finding("truth_unconfirmed")
     scene.demand(found, f"no finding said within {WELL_S:.0f} s that the copy is not confirmed")
     _goes_on(scene, groups, "without the first one")
     scene.stage.sleep(max(0.0, begun + away_s - time.monotonic()))

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from jepsen_like.hostile.attack import EVERY_S
 from jepsen_like.hostile.attacks import ATTACKS
 from jepsen_like.hostile.hands import Hand, deal
-from jepsen_like.live.harm.attack_process import Assault, AttackRound, orders_for
+from jepsen_like.live.harm.attack_process import Assault, AttackRound, broken_in, orders_for
 from jepsen_like.live.nemeses.coverage_gates import FELT, FULL_S
 from jepsen_like.live.nemeses.nemesis_interface import Effect
 from jepsen_like.live.outcome import Played
@@ -339,8 +339,8 @@ def judge_rounds(scene: Scene, rounds: Rounds, attacked_s: float, plan: Layout) 
             f"{sum(each.answered for each in done)} answered, {sum(each.closed for each in done)} closed, "
             f"slowest round {slowest:.1f} s"
         )
-        wrong = [text for each in done for text in each.wrong]
-        scene.demand(not wrong, f"{name}, {len(wrong)} times: {'; '.join(dict.fromkeys(wrong[:_SHOWN]))}")
+        wrong = broken_in(done)
+        scene.demand(not wrong, f"{name}, {wrong}")
     felt = {name: sum(each.sent > 0 for each in found[name]) for name in scene.attacks}
     _gate_of(scene, "every attack felt", felt, {name: int(FELT * min(1.0, scene.time_s / FULL_S)) for name in felt})
     _gate_of(

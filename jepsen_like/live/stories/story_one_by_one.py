@@ -12,12 +12,12 @@ import asyncio
 import time
 from typing import Any, Final
 
-from jepsen_like.live.harm.attack_process import Assault, AttackRound, orders_for
+from jepsen_like.live.harm.attack_process import Assault, AttackRound, broken_in, orders_for
 from jepsen_like.live.nemeses.nemesis_interface import Effect
 from jepsen_like.live.outcome import Played
 from jepsen_like.live.probes.honest_clients import P99_MAX_MS, seen_in
 from jepsen_like.live.probes.long_turns import TURN_MAX_S, Turns, ask_turns
-from jepsen_like.live.probes.node_watch import NodeChange, Watch
+from jepsen_like.live.probes.node_watch import Watch
 from jepsen_like.live.stories.concurrent_events import BESIDE, Beside
 from jepsen_like.live.stories.story import Scene, Story, StoryEnds
 from jepsen_like.live.stories.story_hostile import MEMORY_MAX
@@ -101,14 +101,14 @@ def judged(
     where = f"{attack} beside {beside.name}"
     seen, lost = seen_in(scene.history.ops, [span]), 0
     if beside.is_steady:
-        changes = [each.what for each in watch.changes if beside.is_whole or _is_reign(each)]
+        changes = [each.what for each in watch.changes if beside.is_whole or each.is_reign]
         # Registers are changed and read through one node's HTTP port: while that node is down, they get no answer.
         lost = sum(seen.unanswered.values()) if beside.is_whole else seen.unanswered["send"]
         scene.demand(not changes, f"{where}: {'; '.join(changes[:_SHOWN])}")
         scene.demand(lost == 0, f"{where}: {lost} honest requests were not answered, the first: {seen.first}")
         scene.demand(seen.p99_ms() <= P99_MAX_MS, f"{where}: the p99 of honest sends is {seen.p99_ms():.0f} ms")
-    wrong = [text for each in rounds if each.is_over for text in each.wrong]
-    scene.demand(not wrong, f"{where}, {len(wrong)} times: {'; '.join(dict.fromkeys(wrong[:_SHOWN]))}")
+    wrong = broken_in(rounds)
+    scene.demand(not wrong, f"{where}, {wrong}")
     grown = max(watch.peak[node] - resting.get(node, watch.peak[node]) for node in watch.peak)
     scene.demand(grown <= MEMORY_MAX, f"{where}: a node grew by {grown // _MIB} MiB")
     node, longest = max(turns.items(), key=lambda each: each[1].longest_s)
@@ -117,7 +117,7 @@ def judged(
         "attack": attack,
         "beside": beside.name,
         "requests": _sent(rounds),
-        "leader_changes": sum(map(_is_reign, watch.changes)),
+        "leader_changes": sum(each.is_reign for each in watch.changes),
         "sends": seen.count(),
         "p99_ms": round(seen.p99_ms(), 1),
         "longest_turn": str(longest),
@@ -126,11 +126,6 @@ def judged(
         "memory_grown_mib": grown // _MIB,
         "unanswered": lost,
     }
-
-
-def _is_reign(change: NodeChange) -> bool:
-    """Returns True if the change is a new leader or term; False if it is the end of a process."""
-    return " leads term " in change.what
 
 
 def _start_again(scene: Scene) -> None:

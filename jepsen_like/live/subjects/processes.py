@@ -76,6 +76,11 @@ class Processes:
             self.exits.setdefault(node, []).append(code)
         return code is None
 
+    def look(self) -> None:
+        """Adds to `exits` the codes of all processes that have ended by themselves."""
+        for node in list(self._children):
+            self.is_running(node)
+
     def print_stacks(self, node: int) -> bool:
         """Makes the node's process print the stacks of all its threads; False if it does not run."""
         if not self.is_running(node):

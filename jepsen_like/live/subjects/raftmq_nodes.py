@@ -13,9 +13,10 @@ import os
 import sys
 import time
 import urllib.error
+from collections.abc import Callable
 from email.message import Message
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -32,7 +33,17 @@ from raftmq.local.process import log_tail
 from raftmq.local.status import fetch_status
 from raftmq_wire.errors import LocalError
 
+T = TypeVar("T")
+
 _STATUS_TIMEOUT_S = 0.5
+
+
+def answer_of(ask: Callable[[], T]) -> T | None:
+    """Returns what `ask` returns; None if a node did not answer it, so that who polls asks again."""
+    try:
+        return ask()
+    except OSError:
+        return None
 
 
 class RaftMQNodes(OfProcesses):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from jepsen_like.sim.faults.fault_plan import Fault
     from jepsen_like.sim.faults.nemesis import FaultInjector
+    from jepsen_like.sim.machines.machine import Machine
 
 
 def hold_apply(nemesis: FaultInjector, fault: Fault, rng: random.Random) -> None:
@@ -24,11 +25,11 @@ def hold_apply(nemesis: FaultInjector, fault: Fault, rng: random.Random) -> None
 
 def late_apply(nemesis: FaultInjector, fault: Fault, rng: random.Random, tries: int = 60) -> None:
     """Makes every node but the leader apply late, then kills the leader: the next leader has committed entries that it
-    has not applied yet, and must not answer as if they did not exist. If there is no leader, or the other running nodes
-    are no majority, tries again 0.1 s later, up to `tries` times."""
+    has not applied yet, and must not answer as if they did not exist. If there is no leader, or the other running
+    voters are no majority, tries again 0.1 s later, up to `tries` times."""
     leader = nemesis.leader()
     late = [machine for machine in nemesis.up() if machine is not leader]
-    if leader is None or len(late) <= leader.options.nodes // 2:
+    if leader is None or not _can_elect(leader, late):
         if tries and not nemesis.over:
             nemesis.loop.call_outside(0.1, late_apply, nemesis, fault, rng, tries - 1)
         return
@@ -48,6 +49,13 @@ def late_apply(nemesis: FaultInjector, fault: Fault, rng: random.Random, tries: 
 
     nemesis.loop.call_outside(rng.uniform(0.3, 0.7), strike)
     nemesis.took(fault, f"all but node {leader.node_id} apply late, and it is killed", back)
+
+
+def _can_elect(leader: Machine, machines: list[Machine]) -> bool:
+    """Returns True if these machines have a majority of the votes, by the configuration that the leader uses."""
+    assert leader.node is not None
+    voters = leader.node.raw.membership.voter_ids
+    return 2 * sum(machine.node_id in voters for machine in machines) > len(voters)
 
 
 def late_refusal(nemesis: FaultInjector, fault: Fault, rng: random.Random) -> None:

@@ -320,7 +320,7 @@ class Machine:
             self._power_cut()
             return
         expected = bool(self.fs.failed) or self.fs.space_left < 1 << 30 or isinstance(failure, StateLostError)
-        if self.level < LEVEL and self._is_too_old(str(failure), process):
+        if self.level < LEVEL and self._is_too_old(str(failure)):
             expected, self.level = True, LEVEL  # an operator reads the error and installs the newer version
         if isinstance(failure, IdentityError) and "has retired" in str(failure):
             expected = self.has_retired = True
@@ -332,7 +332,7 @@ class Machine:
             self.watcher.broken(f"node {self.node_id} stopped", failure)
         self.loop.call_outside(self.rng.uniform(0.1, 0.6), self.start)
 
-    def _is_too_old(self, failure: str, process: Process) -> bool:
+    def _is_too_old(self, failure: str) -> bool:
         """Returns True if a node of an older version failed for a right reason: it found its directory finalized at the
         newest level, or the entry with that level came while it ran. A node that starts after that entry is refused by
         its peers and never gets the entry."""

@@ -61,10 +61,10 @@ class SimStore:
         """Names of the objects of which only a part was kept."""
 
     async def create(self, name: str, data: Data) -> None:
-        """Writes a new object; by chance the store keeps only a part of it and reports success. Raises
-        AlreadyExists."""
+        """Writes a new object; by chance the store keeps only a part of it, unless it is empty, and reports success.
+        Raises AlreadyExists."""
         content = bytes(data)
-        if self._chance.random() < self.weather.torn:
+        if self._chance.random() < self.weather.torn and content:
             content = content[: self._chance.randrange(len(content))]
 
         def do() -> None:
@@ -119,7 +119,8 @@ class SimStore:
 
     async def list(self, folder: str = "") -> AsyncIterator[ObjectInfo]:
         """Yields every object below a folder, in the order of names."""
-        names = await self._call(lambda: sorted(name for name in self.inner.objects if name.startswith(f"{folder}/")))
+        start = f"{folder}/" if folder else ""
+        names = await self._call(lambda: sorted(name for name in self.inner.objects if name.startswith(start)))
         for name in names:
             yield ObjectInfo(name, len(self.inner.objects.get(name, b"")), 0)
 

@@ -20,12 +20,15 @@ from jepsen_like.live.nemeses.scenarios import NEMESES
 from jepsen_like.live.outcome import Played, conclude
 from jepsen_like.live.plan import Plan
 from jepsen_like.live.probes.leader_monitor import LeaderMonitor
+from jepsen_like.live.probes.node_ends import NodeEnds
 from jepsen_like.live.subjects.owned_resources import Owned
 from jepsen_like.live.subjects.payload import SIZES, body_of, id_of
 from jepsen_like.live.subjects.processes import Processes
 from jepsen_like.live.subjects.proxy import EdgeTraffic, Pair
 from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
 from jepsen_like.live.subjects.subject import Capability, NodeState, is_caught_up, is_healthy, leader_of
+from raftmq.local.waiting import until
+from tests.support.pace import at_most
 from tests.support.rows import each_row
 
 
@@ -299,12 +302,31 @@ def test_a_node_that_does_not_wait_for_space_and_go_on_fails_the_fault() -> None
     effect = NEMESES["full-disk"].apply(made, 0.5)
     assert not effect.happened
     assert "STILL WAITS" in effect.told
+    assert [told.endswith("still waits for space, 15 s after there was some") for told in effect.broken] == [True]
     made = stage(deaf=False, seed=2)
     subject = made.subject
     subject.set_failpoint = lambda node, point, action: subject.running.discard(node)
     effect = NEMESES["full-disk"].apply(made, 0.5)
     assert not effect.happened
     assert "should have waited" in effect.told
+    assert [told.endswith("ended when its disk was full: it should have waited") for told in effect.broken] == [True]
+
+
+def test_a_node_that_does_not_answer_or_still_has_the_fault_has_not_broken_a_promise() -> None:
+    for unanswered in ("disk", "set_failpoint"):
+        made = stage(deaf=False, seed=2)
+        subject: Any = made.subject
+        subject.waits = True
+        then = getattr(subject, unanswered)
+        answers = iter([then])
+        setattr(subject, unanswered, lambda *asked, answers=answers: next(answers, no_answer)(*asked))
+        effect = NEMESES["full-disk"].apply(made, 0.5)
+        assert not effect.happened
+        assert not effect.broken
+
+
+def no_answer(*asked: Any) -> Any:
+    raise OSError("timed out")
 
 
 def test_leader_and_health_of_a_cluster() -> None:
@@ -368,6 +390,15 @@ def test_the_verdict(
     assert plan.command == "raftmq chaos run --subject raftmq --time 60 --seed 7 --rate 100 --nemesis kill-one"
 
 
+def test_what_a_fault_saw_broken_makes_the_run_invalid() -> None:
+    plan = Plan("raftmq", None, (NEMESES["kill-one"],), 60.0, 7, 100, True)
+    for felt in (True, False):
+        saw = played("twins")._replace(effect=Effect(felt, "told", broken=("2 times: a pull was never answered",)))
+        found, reasons = conclude(plan, Counts(98, 5, 2, 0), [saw, played("twins")], [], [])
+        assert found is Conclusion.INVALID
+        assert reasons == ["twins at 1.0 s: 2 times: a pull was never answered"]
+
+
 def test_any_damage_to_a_body_shows() -> None:
     bodies = [body_of(f"w1-{number:07d}") for number in range(50)]
     assert {len(body) for body in bodies} == set(SIZES)
@@ -422,6 +453,23 @@ def test_a_good_history_has_no_story(tmp_path: Path) -> None:
     assert explain(history.ops) == []
     assert judge(history.ops, 2).broken == []
     assert any("2 replicas" in doubt or "3" in doubt for doubt in judge(history.ops, 3).doubts)
+
+
+def test_a_node_that_ends_by_itself_is_told_once(tmp_path: Path) -> None:
+    processes = Processes(Owned(tmp_path))
+    ends = NodeEnds(processes)
+    for node, code in ((1, 3), (2, 4)):
+        processes.start(node, [sys.executable, "-c", f"raise SystemExit({code})"], tmp_path / "log", {})
+    processes.start(3, ["sleep", "60"], tmp_path / "log", {})
+    assert until(lambda: not (processes.is_running(1) or processes.is_running(2)), at_most(20), 0.01)
+    assert ends.since_last() == ["node 1 ended by itself with code 3", "node 2 ended by itself with code 4"]
+    assert processes.kill(3)
+    assert ends.since_last() == []
+    processes.start(1, [sys.executable, "-c", "raise SystemExit(5)"], tmp_path / "log", {})
+    processes.start(3, ["sleep", "60"], tmp_path / "log", {})
+    assert until(lambda: not processes.is_running(1), at_most(20), 0.01)
+    assert processes.terminate(3) is False, "sleep does not end with code 0"
+    assert ends.since_last() == ["node 1 ended by itself with code 5"], "node 3 was told to end"
 
 
 def test_processes_are_paused_killed_and_missed(tmp_path: Path) -> None:

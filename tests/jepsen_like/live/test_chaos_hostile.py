@@ -21,6 +21,7 @@ from jepsen_like.history import Op
 from jepsen_like.hostile.attack import EVERY_S
 from jepsen_like.hostile.attacks import ATTACKS
 from jepsen_like.live.harm.attack_process import AttackRound
+from jepsen_like.live.nemeses import nemesis_hostile
 from jepsen_like.live.nemeses.scenarios import FAMILIES, NEMESES, SCENARIOS, nemeses_named
 from jepsen_like.live.plan import HOSTILE, ONE_BY_ONE, Plan
 from jepsen_like.live.probes.honest_clients import seen_in
@@ -228,6 +229,16 @@ def test_rounds_are_counted_and_their_finds_are_broken_promises(tmp_path: Path) 
     assert (gate.value, gate.wanted, gate.holds, gate.told) == (1, 4, False, "names 1 of 4")
     assert scene.broken == ["names, 1 times: never answered"]
     assert len(scene.played) == 5
+
+
+@each_row("wrong", [[], ["a pull was never answered", "a pull was never answered"]])
+def test_what_a_dealt_attack_finds_is_a_broken_promise(wrong: list[str]) -> None:
+    rounds = [AttackRound("twins", 1, 0, sent=7, took_s=1.0, wrong=wrong), AttackRound("twins", 1, 1, sent=9)]
+    effect = nemesis_hostile.effect_of(rounds)
+    assert effect.happened
+    assert effect.numbers == {"rounds": 1, "wrong": len(wrong)}
+    assert effect.broken == (("2 times: a pull was never answered",) if wrong else ())
+    assert effect.told.startswith("1 rounds, 7 requests")
 
 
 @pytest.mark.parametrize("at_once", [2, 4, 8, None])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from jepsen_like.live.harm.disk_shim import Shim
 from jepsen_like.live.harm.power import NodeDisk, ShimError, build_shim, read_journal
 from tests.support.tools import needs
 
@@ -199,3 +200,13 @@ def test_a_process_that_another_one_starts_loses_what_it_did_not_sync_too(machin
     assert machine.files == {"a": b"parent", "b": b"child"}
     machine.fail()
     assert machine.files == {"a": b"parent"}
+
+
+def test_a_node_that_joins_has_a_disk_of_its_own(tmp_path: Path, library: Path) -> None:
+    shim = Shim(tmp_path / "nodes", tmp_path / "shim", library, 1)
+    first, second = shim.environment(4), shim.environment(4)
+    assert first["RAFTMQ_SHIM_ROOT"] == str(tmp_path / "nodes/n4")
+    assert first["RAFTMQ_SHIM_PAGE"] == second["RAFTMQ_SHIM_PAGE"] != shim.environment(1)["RAFTMQ_SHIM_PAGE"]
+    assert first["RAFTMQ_SHIM_JOURNAL"] != second["RAFTMQ_SHIM_JOURNAL"]
+    shim.skew(4, 5)
+    assert shim.skewed_readings(4) == 0

@@ -118,6 +118,23 @@ def test_states_manifest_and_listing_must_agree(
     assert differences(nodes) == told
 
 
+def test_a_request_that_is_not_answered_is_asked_again(nodes: Nodes) -> None:
+    views = {"verified_to": 3 * SEGMENT, "number": 1, "running": False, "failure": ""}
+    left: list[OSError | dict[str, Any]] = [OSError("timed out"), views, views, OSError("timed out"), views]
+
+    def request(node: int, method: str, path: str, body: Any = None) -> Any:
+        outcome = left.pop(0)
+        if isinstance(outcome, OSError):
+            raise outcome
+        return outcome
+
+    subject: Any = SimpleNamespace(data=nodes.data, request=request)
+    probe = TierProbe(subject)
+    assert probe.wait_verified(1, 3 * SEGMENT, 60.0)
+    assert probe.scrub(1, 60.0) == views
+    assert left == []
+
+
 def test_a_log_that_goes_on_behind_the_manifest_is_told(nodes: Nodes) -> None:
     assert differences(nodes, 400) == ["the manifest ends at 300, the last closed segment at 400"]
 

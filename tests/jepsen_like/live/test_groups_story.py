@@ -17,7 +17,7 @@ from jepsen_like.live.probes.groups_load import IN_ORDER, GroupsLoad
 from jepsen_like.live.stories.groups_scene import GroupsScene
 from jepsen_like.live.stories.story_group_drain import is_read_by_others
 from jepsen_like.live.stories.story_groups import longest_gap
-from jepsen_like.live.subjects.subject import PlacedMessage, SendFailed, SendUnknown
+from jepsen_like.live.subjects.subject import NodeState, PlacedMessage, SendFailed, SendUnknown
 from raftmq_wire.queue_numbers import number_of
 from tests.support.rows import each_row
 
@@ -168,3 +168,29 @@ def test_the_longest_gap_counts_both_ends() -> None:
     assert longest_gap([], 10.0, 14.0) == 4.0
     assert longest_gap([1.0, 11.0, 12.5, 20.0], 10.0, 14.0) == 1.5
     assert longest_gap([13.5], 10.0, 14.0) == 3.5
+
+
+class Copied(GroupsScene):
+    """Two groups whose versions are equal; each request for the findings has the next of these outcomes."""
+
+    def __init__(self, *findings: OSError | list[str]) -> None:
+        left = iter(findings)
+
+        def request(node: int, method: str, path: str) -> dict[str, Any]:
+            if path == "/v1/broker-groups":
+                return {"version": 7}
+            outcome = next(left)
+            if isinstance(outcome, OSError):
+                raise outcome
+            return {"findings": [{"code": code} for code in outcome]}
+
+        leads = {1: NodeState(3, True, True, 1, 5, 5)}
+        nodes: Any = SimpleNamespace(node_ids=[1, 2, 3], request=request, states=lambda: leads)
+        scene: Any = SimpleNamespace(subject=nodes)
+        self.scene, self.second = scene, nodes
+
+
+def test_a_request_for_the_findings_that_is_not_answered_is_asked_again() -> None:
+    groups = Copied(OSError("timed out"), ["truth_unconfirmed"], [])
+    assert [groups.copy_is_whole() for _ in range(3)] == [False, False, True]
+    assert Copied(OSError("timed out"), ["truth_unconfirmed"]).wait_finding("truth_unconfirmed")

@@ -1,5 +1,6 @@
 """Changes of quotas: what is drawn as bad is refused by the API, what is drawn as good is taken, and a wrong answer is
-noticed."""
+noticed. What the story about them judges can fail.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +9,16 @@ import json
 import random
 import urllib.error
 from email.message import Message
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 
 from cluster.admin.handlers.quotas import QuotasRequest
-from jepsen_like.live.probes.quota_changes import Changes, QuotaChange, body_of, draw
+from cluster.flow.quota_buckets import BURST_MS
+from jepsen_like.live.probes.node_watch import NodeChange
+from jepsen_like.live.probes.quota_changes import LIMITS, Changes, QuotaChange, body_of, draw
+from jepsen_like.live.stories import story_quota_storm
 from tests.support.rows import each_row
 
 SUBJECT, OTHER = "topic=T", "topic=storm-1"
@@ -81,3 +86,28 @@ def test_quotas_are_what_was_accepted() -> None:
     assert "topic=T-beside" in made.compare(lambda: {OTHER: one, "topic=T-beside": one})
     made.make(QuotaChange(body_of({OTHER: None}), {OTHER: None}, "good"))
     assert not made.compare(dict)
+
+
+@each_row(
+    ("what", "late_s", "terms", "broken", "doubts"),
+    [
+        ("node 2 ended by itself", 0.0, 0, ["node 2 ended by itself while nothing but quotas changed"], 0),
+        ("node 2 ended by itself", 3.0, 1, ["node 2 ended by itself while nothing but quotas changed"], 1),
+        ("node 2 leads term 4, after node 1 in term 3", 0.0, 1, ["1 terms began while nothing but quotas changed"], 0),
+        ("node 2 leads term 4, after node 1 in term 3", 3.0, 1, [], 1),
+    ],
+)
+def test_in_the_calm_no_node_ends_and_no_term_begins(
+    what: str, late_s: float, terms: int, broken: list[str], doubts: int
+) -> None:
+    found: list[str] = []
+    scene: Any = SimpleNamespace(demand=lambda holds, what: None if holds else found.append(what), doubts=[])
+    watch: Any = SimpleNamespace(changes=[NodeChange(1.0, what)], late=[(1.0, late_s)])
+    story_quota_storm.judge_calm(scene, watch, terms)
+    assert (found, len(scene.doubts)) == (broken, doubts)
+
+
+def test_no_limit_lets_the_sends_at_the_end_pass_in_time() -> None:
+    for limit in LIMITS:
+        at_once = limit * BURST_MS / 1000
+        assert (story_quota_storm.AFTER - at_once) / limit > 1.2 * story_quota_storm.AFTER_S

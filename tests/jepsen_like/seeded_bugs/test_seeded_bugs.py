@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from itertools import groupby
 from pathlib import Path
 from random import Random
@@ -21,6 +22,7 @@ from jepsen_like.seeded_bugs.catalogue import Bug, BugError, Edit, load, load_al
 from jepsen_like.seeded_bugs.cli import bugs as bugs_command
 from jepsen_like.seeded_bugs.engines import ENGINES
 from raftmq_wire import kernel
+from tests.support.rows import each_row
 from tests.support.tools import needs
 
 BUGS = load_all()
@@ -129,7 +131,8 @@ def test_a_patch_that_no_longer_fits_is_an_error(tmp_path: Path) -> None:
         load(path)
 
 
-def test_a_copy_that_cannot_run_catches_nothing() -> None:
+@each_row("black_box", [False, True])
+def test_a_copy_that_cannot_run_catches_nothing(black_box: bool) -> None:
     broken = Bug(
         "X",
         "",
@@ -139,9 +142,9 @@ def test_a_copy_that_cannot_run_catches_nothing() -> None:
         "nodes 3\ncampaign 1\nrun\n",
         (Edit("raftlog/core/state/quorum.py", "    return voters // 2 + 1", "    return voters[0]"),),
     )
-    row = matrix.row(broken, 1)
+    row = matrix.row(broken, 1, black_box=black_box)
     assert not row.caught
-    assert "crash" in row.note
+    assert re.search("schedule: crash.* also: .*crash", row.note), "the schedule, and the search"
 
 
 def test_scripts_name_the_line_they_do_not_understand() -> None:

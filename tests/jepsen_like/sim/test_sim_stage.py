@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,8 @@ from jepsen_like.fakes.memory_fs import SECTOR
 from jepsen_like.script import ScriptError
 from jepsen_like.sim.checks.monitor import SEEN_BY_CLIENTS
 from jepsen_like.sim.clients.raw_client import RawConnection
+from jepsen_like.sim.faults.fault_plan import Fault
+from jepsen_like.sim.faults.leader_faults import late_apply
 from jepsen_like.sim.machines.disk import DiskLeftover, FaultyFileSystem
 from jepsen_like.sim.machines.loop import SimLoop
 from jepsen_like.sim.scripted import ScriptedWorld, play
@@ -176,3 +179,15 @@ def test_a_request_without_an_answer_is_excused_by_its_code(code: int, silent: b
     loop.close()
     (asked,) = connection.unanswered.values()
     assert asked.silent == silent
+
+
+@pytest.mark.parametrize(("dead", "applied"), [("2", 0), ("", 1)])
+def test_the_leader_is_killed_before_others_apply_if_they_can_elect_the_next(dead: str, applied: int) -> None:
+    """There are four voters: two of them are no majority, although two of the first three were."""
+
+    def begin(stage: ScriptedWorld) -> int:
+        late_apply(stage.nemesis, Fault(1, 0.0, "late-apply", 1.0, 7), random.Random(7), tries=0)
+        return stage.nemesis.applied["late-apply"]
+
+    killed = f"kill {dead}\n" if dead else ""
+    assert looked(f"nodes 3\nlead 1\njoin 4\n{killed}", begin) == applied

@@ -15,6 +15,7 @@ from jepsen_like.sim.machines.lanes import DiskSpeed, SimLane
 from jepsen_like.sim.machines.loop import Process, SimLoop
 from jepsen_like.sim.machines.machine import DATA, Machine
 from jepsen_like.sim.machines.network import EdgeConditions, Network
+from jepsen_like.sim.machines.tier_store import SimStore, Weather
 from jepsen_like.sim.options import TIER_READS_FROM, draw, stream
 from jepsen_like.sim.scripted import ScriptedWorld
 from raftlog.storage.files import layout
@@ -156,3 +157,20 @@ def test_a_machine_reads_and_cuts_as_its_seed_says() -> None:
     machine = Machine(ONE, options, loop, network, _Unwatched())
     loop.close()
     assert machine.config.tier.read == FORCE
+
+
+def test_a_store_lists_its_root_and_keeps_an_empty_object_whole() -> None:
+    loop = SimLoop(10_000)
+    store = SimStore(loop, random.Random(1), Weather(torn=1.0))
+
+    async def listed() -> list[list[str]]:
+        for name in ("a/1", "ab/2", "c"):
+            await store.create(name, b"")
+        return [[info.name async for info in store.list(folder)] for folder in ("", "a", "b")]
+
+    task = Process("p", "h").run(loop.create_task, listed())
+    loop.call_outside(1.0, loop.stop)
+    loop.run_forever()
+    loop.close()
+    assert task.result() == [["a/1", "ab/2", "c"], ["a/1"], []]
+    assert store.torn == set()
