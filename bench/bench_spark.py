@@ -49,8 +49,8 @@ Case = Callable[[], int]
 
 
 def fill(mq: raftmq.Client, count: int, size: int) -> None:
-    """Sends `count` messages of `size` random bytes with a key and a tag. The bytes are random because Parquet stores
-    equal bodies only once."""
+    """Creates the topic and sends it `count` messages of `size` random bytes with a key and a tag. The bytes are random
+    because Parquet stores equal bodies only once."""
     mq.admin.create_topic(TOPIC, QUEUES)
     bodies = random.Random(1)
     with mq.producer() as producer:
@@ -281,7 +281,7 @@ def main() -> int:
 
 
 def print_table(given: argparse.Namespace, found: dict[str, dict[str, float]]) -> None:
-    """Prints one line per case."""
+    """Prints two lines of headings, then one line per case."""
     base = found["objects, leader"]["cpu_us"]
     print(f"{given.messages} messages of {given.bytes} bytes, µs per message, median of {given.rounds} rounds")
     print(f"{'case':<22} {'time':>8} {'CPU':>8} {'leader':>8} {'CPU of objects / CPU':>21}")

@@ -340,7 +340,7 @@ class HttpAccess:
 
     @staticmethod
     def asker(caller: Caller) -> Asker:
-        """Returns the Super, or the operator, who asks for a change of users."""
+        """Returns the user, or the operator, who asks for a change of users or tokens."""
         if caller.operator:
             return Asker(OPERATOR, caller.address)
         assert caller.user is not None, "such a route is judged in every mode"

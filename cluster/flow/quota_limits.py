@@ -18,7 +18,8 @@ LIMIT_MAX: Final = 10**15
 
 @unique
 class Per(StrEnum):
-    """The period or state in which a limit counts. The value is its text for people."""
+    """The quantity that a limit bounds: a rate (things in a second or a minute), or an amount (under way at once, or
+    kept in the queues). The value is the text for people."""
 
     SECOND = "a second"
     MINUTE = "a minute"

@@ -259,8 +259,8 @@ def transfer(group: Group, node: NodeId) -> None:
 
 
 def successor(group: Group, slower: Slower = none_slower) -> NodeId:
-    """Returns the voter that should lead if the present leader must not. A voter whose disk is `slower` is
-    chosen last. Raises LocalError if no voter can lead."""
+    """Returns the voter that should lead if the present leader must not. A voter whose disk is `slower` is chosen only
+    if no other voter can take over at once. Raises LocalError if no voter can lead."""
     to = best(group.peers.values(), group.voters, lambda peer: not group.unfit_to_lead(peer.node_id), slower)
     if to != NOBODY:
         return to

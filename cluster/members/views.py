@@ -1,4 +1,6 @@
-"""Defines the requests and answers of /v1/members and /v1/leader/transfer."""
+"""Defines the requests and answers of /v1/members, of its paths join, claims and {id}/drain, and of
+/v1/leader/transfer.
+"""
 
 from __future__ import annotations
 

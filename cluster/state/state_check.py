@@ -45,7 +45,7 @@ _IRRELEVANT = {
 
 
 class StateFacts(NamedTuple):
-    """Facts about the state from reading it, for the table of opening_cases.py."""
+    """The facts that the check has found about the state, as the table of opening_cases.py needs them."""
 
     exists: bool
     damaged: str

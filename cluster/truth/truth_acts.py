@@ -220,7 +220,8 @@ class ActsTaken:
 
         if (level := self._state.level) < GROUPS_LEVEL:
             decided(_failed(f"group {FIRST_GROUP}: {too_low(level)}; nothing was done"))
-        elif (needed := level_of(commands)) > level:  # the level of the asking group was raised first
+        elif (needed := level_of(commands)) > level:
+            # happens if the asking group's level was raised before this group's
             remark = f"group {FIRST_GROUP} has level {level}, and this needs {needed}: raftmq upgrade finalize"
             decided(_failed(f"{remark}; nothing was done"))
         elif not self._reads.writes_open():

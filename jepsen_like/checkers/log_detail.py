@@ -63,7 +63,7 @@ def judge_origin(send: Send | None, message_id: str, copy: MessageOnReplica, fin
 
 
 def judge_place(send: Send | None, copy: MessageOnReplica, findings: Findings) -> None:
-    """Adds a finding if an acknowledged message is not where its acknowledgement said."""
+    """Adds a finding if this copy of an acknowledged message is at another place than the acknowledgement named."""
     if send is None or send.queue is None or (copy.queue, copy.offset) == (send.queue, send.offset):
         return
     told, found = place(send.queue, send.offset), place(copy.queue, copy.offset)

@@ -14,7 +14,7 @@ class CoreCommands(Interpreter):
     """Interprets the commands of `jepsen_like.script.CORE` that are exactly one input of the core."""
 
     def act(self, node: NodeId, action: str, *arguments: object) -> object:
-        """Calls a method of that member's RawNode."""
+        """Calls the method named `action` of that member's RawNode."""
         raise NotImplementedError
 
     def change(self, node: NodeId, change: Callable[[Membership], Membership]) -> Iterable[str] | None:

@@ -68,7 +68,8 @@ class CoreWatcher(Protocol):
 
 
 def members_of(voters: Iterable[NodeId]) -> Membership:
-    """Returns the members of a new group with these voters, as GENESIS names them."""
+    """Returns the members of a new group with these voters, as GENESIS names them. Each node's uuid is made from its
+    id."""
     return Membership(UUID(int=1), tuple(Voter(node, UUID(int=node)) for node in voters))
 
 

@@ -145,7 +145,8 @@ class CoreStage(CoreCommands):
                 machine.act(raw.propose_membership, change(raw.membership), raw.log_time_ms())
 
     def act(self, node: NodeId, action: str, *arguments: object) -> None:
-        """Calls a method of that member's RawNode."""
+        """Calls the method named `action` of that member's RawNode, with the clock set to now. Does nothing if the
+        member is down."""
         self._act(self.machines[node], action, *arguments)
 
     def do_trim(self, node: str, first_index: str) -> None:

@@ -339,7 +339,8 @@ class Run:
         )
 
     def _gates(self, faults: dict[str, tuple[int, int]]) -> list[Gate]:
-        """Returns the gates of the run; none if the user chose single faults, or for systems other than RaftMQ."""
+        """Returns the gates of the run: those of its story or scenario, if it has one, else those of the full mix.
+        Returns [] if the user chose single faults that no story plays, and for systems other than RaftMQ."""
         if self._scene is not None:
             return self._scene.gates
         if self._plan.scenario is not None and self._side is not None:

@@ -117,13 +117,18 @@ def open_node_dir(
     hard_state_fs: FileSystem | None = None,
     now_ms: int = 0,
 ) -> NodeDir:
-    """Opens the directory: locks, identifies, loads and recovers it, in this order.
+    """Opens the directory: locks, identifies, loads and recovers it, in this order. Completes or abandons a replacement
+    of the log that was interrupted (install.py).
 
-    `hard_state_fs`: another way to the same disk, for the hard state alone, so that tests can inject faults there
-    separately. `now_ms`: wall clock, for the reports on files that are set aside.
+    `expected`: the cluster, group and node that IDENTITY must name; None accepts any. `hard_state_fs`: another
+    way to the same disk, for the hard state alone, so that tests can inject faults there separately. `now_ms`: wall
+    clock, for the reports on files that are set aside.
 
-    Raises IdentityError if the directory is in use, empty, without a log, of another cluster or node, or of a format
-    that this version does not read; CorruptLogError; StorageError.
+    Raises IdentityError if the directory does not exist or holds no node, is in use, lacks its log, or is of a format
+    that this version does not read, and if IDENTITY is damaged, names another cluster, group or node than `expected`,
+    or another cluster than the log. Raises CorruptLogError if hard state or log cannot be used: damaged beyond repair,
+    of another format or group, or a hard state that is older than the log. Raises StorageError if a file operation
+    fails.
     """
     if not fs.exists(path):
         identities.load(fs, path)  # raises the IdentityError for a directory that does not exist

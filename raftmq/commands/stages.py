@@ -1,4 +1,6 @@
-"""Shows the stages of a command that takes a while: a line that changes on a terminal, else one line per stage."""
+"""Shows the stages of a command that takes a while: on a terminal, as a line that changes; else as a line when a stage
+begins, and another one every AGAIN_S seconds while its figures change.
+"""
 
 from __future__ import annotations
 

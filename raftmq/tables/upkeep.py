@@ -74,7 +74,8 @@ def vacuum(folder: TablePlace, keep_hours: int = KEEP_HOURS) -> Upkept:
 
 
 class Upkeep:
-    """Does upkeep in another thread, one step at a time, for `with`. Rounds continue during a step."""
+    """A context manager that does upkeep in another thread: `tend` begins a step, and rounds continue during it.
+    Leaving the context waits for the step that is running; its result or error is lost."""
 
     def __init__(self, folder: TablePlace, every: int, keep_hours: int) -> None:
         """`every`: the number of small files of one day from which on they are merged."""

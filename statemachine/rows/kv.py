@@ -123,8 +123,9 @@ class KV(Protocol):
         """
 
     def sequence(self) -> int:
-        """Returns the number of the last write whose rows can be read; -1 if the store has no files that could be
-        copied while it is written."""
+        """Returns the sequence number of the last write whose rows can be read. It rises with every write: if it is the
+        same before and after other reads, nothing was written between them. Returns -1 for a store in memory, which has
+        no files to copy."""
 
     def tables(self) -> list[str]:
         """Returns the file names of the tables that are complete and in use."""

@@ -4,9 +4,9 @@ marker entries.
 Equal sums at one index mean equal rows there, so replicas can check that they applied the same entries. The sums are
 like those of digest.py, but with a cheaper hash per row: a product of two numbers made from the CRC of the key and the
 CRC of key and value, so that swapping the values of two rows changes the sum. (A blake2b hash of a long chunk would
-cost as much as writing the chunk.) The sums are in the batch of the rows that they count, in meta under "sums", with
-their index. If they are missing, or have another index because a version without them has written since, the rows are
-counted once when the state is opened.
+cost as much as writing the chunk.) The sums are written in the same batch as the rows that they count, in meta under
+"sums", with their index. If they are missing, or have another index because a version without them has written since,
+the rows are counted once when the state is opened.
 
 Markers are entries at which every replica remembers its sums: NOOP (the first entry of each leader) and DIGEST.
 Replicas can be compared only there, because each applies at its own pace. The remembered sums are a function of the

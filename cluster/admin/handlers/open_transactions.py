@@ -1,4 +1,4 @@
-"""/v1/transactions: lists open transactions, by the positions of their half messages in the log."""
+"""/v1/transactions: lists open transactions, in the order of their half messages in the log."""
 
 from __future__ import annotations
 

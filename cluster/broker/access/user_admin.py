@@ -78,12 +78,13 @@ LOGINS_MAX: Final = 50
 
 
 class Asker(NamedTuple):
-    """The person who asks for a change: a Super (an administrator), or the operator."""
+    """The author of a change, for the audit log: a user, the operator, or the file with the first Super (`ASKER`). A
+    user who is no Super (administrator) may only change its own tokens."""
 
     user: str
-    """The name of the Super, or OPERATOR."""
+    """The name of the user, OPERATOR, or "auth.first_user_file"."""
     address: str
-    """The address of the client."""
+    """The address of the client; "" for the file."""
 
 
 Changed = Callable[[Refused | None], None]

@@ -114,7 +114,7 @@ class SharedIds:
         return self._lately(self._twice)
 
     def undelivered_lately(self) -> list[SharedId]:
-        """Returns the client ids whose replies lately reached nobody, newest first."""
+        """Returns the client ids to which a reply could lately not be delivered, newest first."""
         return self._lately(self._undelivered)
 
     def _lately(self, kept: OrderedDict[tuple[str, str], SharedId]) -> list[SharedId]:

@@ -97,7 +97,7 @@ class TurnWatch:
         self._due_ns = 0
         """Time at which the next stamp is due."""
         self._idle = False
-        """True if the loop was idle (`_IDLE_SHARE`) before the last stamp."""
+        """True if the loop was idle (`_IDLE_SHARE`) between the two last stamps."""
         self._passes_over = False
         """True if the present turn must not be reported."""
         self._timer: asyncio.TimerHandle | None = None
@@ -154,7 +154,8 @@ class TurnWatch:
         self._plan()
         passes_over, self._passes_over = self._passes_over, False
         if late_ns >= LONG_NS and not passes_over:
-            # An idle loop did next to nothing before this turn, so all CPU time since the last stamp is this turn's.
+            # `was_idle`: the loop did next to nothing before the last stamp. Presumably it went on so until this turn
+            # began, so all CPU time since that stamp counts as this turn's.
             wall_ns = max(late_ns, cpu_ns) if was_idle else late_ns
             collects = (now.collecting_ns - last.collecting_ns) * 2 >= cpu_ns > 0
             what = COLLECTION if collects else next((name for name, _ in seen.most_common(1)), UNKNOWN)

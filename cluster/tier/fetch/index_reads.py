@@ -1,5 +1,5 @@
-"""Queries by key for messages that the local log no longer holds: positions come from index files, messages from tiered
-segments.
+"""Queries by key, position or store time for messages that the local log no longer holds: positions and store times
+come from index files, messages from tiered segments.
 
 As in the local index, equal hashes do not mean equal keys, and a position proves nothing. A message counts only if the
 index file lists it in a queue of the topic at exactly this position, and if its bytes match the CRC in that file.
@@ -68,7 +68,8 @@ async def _answer(look: Awaitable[T], what: str, done: Callable[[T | Exception],
 
 
 class EvictedKeyReads:
-    """Implements `cluster.broker.evicted.evicted_key_search.EvictedKeys`. Event loop only."""
+    """Finds messages that only the tier has, by key, and any message in the tier, by its position. Implements
+    `cluster.broker.evicted.evicted_key_search.EvictedKeys`. Event loop only."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, queues: TierQueues, log: TierLog, state: BrokerState) -> None:
         self._loop = loop
@@ -169,7 +170,9 @@ class EvictedKeyReads:
 
 
 class EvictedBoundReads:
-    """Implements `cluster.broker.evicted.evicted_time_search.EvictedBounds`. Event loop only."""
+    """Searches a queue by store time among its messages in the tier: for the first offset at or after a time, and for
+    the time of the first message. Its callers ask when this node has evicted messages that may be the result.
+    Implements `cluster.broker.evicted.evicted_time_search.EvictedBounds`. Event loop only."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, queues: TierQueues) -> None:
         self._loop = loop

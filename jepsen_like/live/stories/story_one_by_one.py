@@ -129,7 +129,8 @@ def judged(
 
 
 def _start_again(scene: Scene) -> None:
-    """Stops every node in an orderly way, compares their states, and starts them again. Raises StoryEnds."""
+    """Stops all nodes in order and starts them again, up to STOPS times, until all had applied the same when they
+    stopped; then demands that their rows are equal. Raises StoryEnds if they never had."""
     subject = scene.subject
     with scene.quiet():
         for _ in range(STOPS):

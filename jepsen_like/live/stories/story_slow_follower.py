@@ -1,9 +1,10 @@
 """The story `slow-follower`: the disk of one follower becomes slow, and recovers, under a steady load.
 
-A random follower syncs in 800 ms, or its disk takes half of the bytes that arrive, and later more than arrive. Nothing
-may wait for the slow follower: the clients' latency stays low, no send is refused or unknown, and leadership stays. A
-finding must report the follower within 15 s, with a forecast if its lag grows. Once the lag shrinks, it must be gone
-soon after the forecast time at the latest (FORECAST_FACTOR, FORECAST_S).
+Two faults are played in turn, each on a random follower: its syncs take 800 ms; or its disk takes half of the bytes
+that arrive, and later more than arrive. Nothing may wait for the slow follower: the clients' latency stays low, no send
+is refused or unknown, and leadership stays. A finding must report the follower within 15 s (FOUND_S); if its lag grows,
+a finding with a forecast must do so within 20 s (FORECAST_MAX_S). Once the lag shrinks, it must be gone within
+FORECAST_FACTOR times the forecast time plus FORECAST_S seconds.
 """
 
 from __future__ import annotations

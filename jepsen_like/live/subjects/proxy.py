@@ -1,7 +1,9 @@
 """A TCP proxy on each directed edge between nodes, which can cut, hold, delay and lose what one node sends to another.
 
-Nodes send only on connections that they dialled, so the proxy that `source` dials to reach `target` carries exactly
-what `source` sends to `target`, and cutting it alone is a one-way partition. It needs no special rights.
+RaftMQ's nodes send only on connections that they dialled, so the proxy that `source` dials to reach `target` carries
+exactly what `source` sends to `target`. Other processes send in both directions of one connection (`duplex`): each
+direction then counts as an edge of its own. Either way, cutting one edge alone is a one-way partition. The proxies need
+no special rights.
 
 A cut edge behaves like a dropped cable: bytes are accepted and held, the end of a connection is not reported, new
 connections stay silent. When it heals, held bytes flow on (as TCP would retransmit them), or are lost with their

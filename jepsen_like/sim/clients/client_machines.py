@@ -173,8 +173,8 @@ OWN_ID = re.compile(rb"own\d+-\d+")
 
 
 def note_refusals(producer: AsyncProducer, refused: set[str]) -> None:
-    """Hooks into the producer so that from now on `refused` receives the ids of messages that a node refused for
-    now."""
+    """Hooks into the producer: from this call on, `refused` collects the ids of messages that the producer must send
+    again because of a node's reply, also if the node may have carried out the request."""
     window: Any = producer.pipeline._window
     answer = window.answer
 
@@ -197,7 +197,8 @@ class OwnProducer(Client):
         self.name, self.recorder = f"own{number}", recorder
         self.sent = 0
         self.refused: set[str] = set()
-        """Ids of messages that a node refused for now at least once, or whose call ended before the answer came."""
+        """Ids of messages that had to be sent again because of a node's reply (`note_refusals`), or whose call ended
+        with an unknown outcome."""
         self._producer: AsyncProducer | None = None
 
     @property

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 
 class MapCheck:
-    """Checks the map of each process: only a retired group may leave it, no foreign group enters it, an epoch only
-    rises, and the leader named for a term has led it."""
+    """Checks the map of each process: only a retired group may leave it, the epoch of a group never falls, and no node
+    is named as the leader of a term that another node led. Where the node has a copy of the truth, no group of another
+    cluster may be in the map."""
 
     def __init__(self, report: Report, leaders: Mapping[int, Mapping[int, NodeId]]) -> None:
         """`leaders`: number of a group -> term -> the node that led it."""

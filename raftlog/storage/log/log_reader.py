@@ -268,8 +268,8 @@ class LogReader:
         return storage_error(self._state.fs, "reading", segment.path, error)
 
     def _damaged_at(self, position: int, size: int) -> DamagedLogError | None:
-        """Returns the error for a read of damaged bytes; None if they are intact. Raises OutOfRangeError if the
-        position has been trimmed."""
+        """Searches these bytes for damage and records it. Returns the error that a read of them must raise; None if
+        they are intact. Raises OutOfRangeError if the position was trimmed."""
         state = self._state
         if position < state.first_position:
             raise state.trimmed(position)

@@ -32,7 +32,8 @@ STYLES = {"critical": "red", "warning": "yellow", "info": "cyan"}
 def status(data: str | None, admin: str | None, as_json: bool) -> int:
     """Show the leader and the state of each node.
 
-    Exit code: 4 if no node answers, 5 if they deny it, else 0. It is also 0 without a leader; the output then says so.
+    Exit code: 4 if no node answers; 5 if a node answers but denies this user the status; else 0, also if no node leads
+    (the output then says so).
     """
     views, registry, where = _look(data, admin)
     nodes = [node for view in views for node in view.nodes]
