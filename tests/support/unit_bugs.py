@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -36,7 +37,9 @@ def assert_fits(planted: Planted) -> None:
     """Each edit fits the code exactly once, and the test is there."""
     for file, text in patched(bug_of(planted)).items():
         compile(text, file, "exec")
-    assert (SOURCE_ROOT / "tests" / planted["test"].partition("::")[0]).is_file()
+    file, _, name = planted["test"].partition("::")
+    function = name.partition("[")[0].rpartition("::")[2]
+    assert re.search(rf"def {function}\b", (SOURCE_ROOT / "tests" / file).read_text()), f"no {function} in {file}"
 
 
 def assert_noticed(planted: Planted, copy: Path) -> None:
