@@ -57,10 +57,11 @@ def found(live_cluster: Any, node: int) -> bool:
     return ("disk_slow", f"node {node}") in {(each["code"], each["object"]) for each in findings}
 
 
-def seen_by(live_cluster: Any, leader: int, node: int) -> dict[str, Any]:
-    """Returns that node as the leader sees it."""
-    peers: list[dict[str, Any]] = live_cluster.ask(leader, "/v1/status")["peers"]
-    return next(peer for peer in peers if peer["node"] == node)
+def seen_slow(live_cluster: Any, node: int) -> dict[str, Any] | None:
+    """Returns that node as the leader sees it; None if the leader does not see that its syncs are slow. On a busy
+    machine another node may lead by now."""
+    peers: list[dict[str, Any]] = live_cluster.ask(live_cluster.leader(), "/v1/status")["peers"]
+    return next((peer for peer in peers if peer["node"] == node and (peer["sync_ms"] or 0.0) >= 700.0), None)
 
 
 @pytest.mark.parametrize(("rate", "choose"), [(10, min), (300, max)])
@@ -81,13 +82,13 @@ def test_a_follower_that_syncs_in_800_ms_is_a_finding_within_15_s(
                 time.sleep(0.25)
                 if found(live_cluster, slow):
                     took_s = time.monotonic() - begun_s
-            wait(lambda: (seen_by(live_cluster, leader, slow)["sync_ms"] or 0.0) >= 700.0)
-            seen = seen_by(live_cluster, leader, slow)
+            seen = wait(lambda: seen_slow(live_cluster, slow))
         finally:
             live_cluster.failpoint(slow, "append.fdatasync", "off")
     print(f"{rate}/s: found after {took_s} s")  # noqa: T201
     assert took_s is not None
     assert took_s <= FOUND_S
+    assert seen is not None
     assert seen["lag_bytes"] > 0
     assert load.acknowledged
     assert not load.errors
