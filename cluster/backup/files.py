@@ -48,8 +48,18 @@ def link(source: Path, target: Path) -> bool:
 def copy(source: Path, target: Path, size: int | None = None) -> int:
     """Copies the first `size` bytes (None: all), synced; returns their crc32c. Raises OSError, which names the file
     that failed, and EOFError if the file is shorter."""
+    return copy_behind(b"", source, target, size)
+
+
+def copy_behind(page: bytes, source: Path, target: Path, size: int | None) -> int:
+    """Writes `page`, then the `size` bytes (None: all) that lie behind an equally long page in `source`, synced;
+    returns the crc32c of these bytes. Raises OSError, which names the file that failed, and EOFError if `source` is
+    shorter."""
     total, crc = 0, 0
     with source.open("rb") as reader, target.open("xb", buffering=0) as writer:
+        with naming(target):
+            write_all(writer.fileno(), page)
+        reader.seek(len(page))
         while size is None or total < size:
             with naming(source):
                 data = reader.read(CHUNK if size is None else min(CHUNK, size - total))
@@ -62,31 +72,8 @@ def copy(source: Path, target: Path, size: int | None = None) -> int:
         with naming(target):
             os.fsync(writer.fileno())
     if size is not None and total < size:
-        raise EOFError(f"{source} has {total} bytes, {size} were expected")
-    return crc
-
-
-def copy_behind(page: bytes, source: Path, target: Path, size: int) -> int:
-    """Writes `page`, then the `size` bytes that lie behind an equally long page in `source`, synced; returns the crc32c
-    of these bytes. Raises OSError, which names the file that failed, and EOFError if `source` is shorter."""
-    left, crc = size, 0
-    with source.open("rb") as reader, target.open("xb", buffering=0) as writer:
-        with naming(target):
-            write_all(writer.fileno(), page)
-        reader.seek(len(page))
-        while left:
-            with naming(source):
-                data = reader.read(min(CHUNK, left))
-            if not data:
-                break
-            with naming(target):
-                write_all(writer.fileno(), data)
-            crc = crc32c(data, crc)
-            left -= len(data)
-        with naming(target):
-            os.fsync(writer.fileno())
-    if left:
-        raise EOFError(f"{source} has {size - left} bytes behind its first page, {size} were expected")
+        behind = " behind its first page" if page else ""
+        raise EOFError(f"{source} has {total} bytes{behind}, {size} were expected")
     return crc
 
 

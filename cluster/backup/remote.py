@@ -164,7 +164,7 @@ async def put(store: ObjectStore, local: Path, keep: int | None = None) -> tuple
     known = [each for each in (await stored(store))[0] if each.backup.cluster_uuid == manifest.cluster_uuid]
     writer = SetWriter(store, "", f"{PARTS}/{manifest.name}", known[-1].files if known else ())
     paths = [f"{LOG}/{layout.segment_name(each.base_position)}" for each in manifest.segments]
-    sources = [_source(local, path, (local / path).stat().st_size) for path in paths]
+    sources = [_source(local, path) for path in paths]
     sources += [_source(local, each.path, each.size) for each in manifest.state]
     written = [await writer.write(source) for source in sources]
     told = replace(manifest, bytes_new=writer.bytes_new)
@@ -173,9 +173,11 @@ async def put(store: ObjectStore, local: Path, keep: int | None = None) -> tuple
     return told, removed
 
 
-def _source(local: Path, path: str, size: int) -> FileSource:
-    if (found := (local / path).stat().st_size) != size:
-        raise EOFError(f"{local / path} has {found} bytes, {size} were expected")
+def _source(local: Path, path: str, expected: int | None = None) -> FileSource:
+    """Returns a file to upload. Raises EOFError if it has not `expected` bytes (None: any number)."""
+    length = (local / path).stat().st_size
+    if expected not in (None, length):
+        raise EOFError(f"{local / path} has {length} bytes, {expected} were expected")
 
     async def read(start: int, size: int) -> Chunk:
         with (local / path).open("rb") as file:  # may block: this process does nothing else
@@ -185,7 +187,7 @@ def _source(local: Path, path: str, size: int) -> FileSource:
             raise EOFError(f"{local / path} became shorter")
         return chunk_of(data)
 
-    return FileSource(path, size, read)
+    return FileSource(path, length, read)
 
 
 async def _thin_out(store: ObjectStore, made: Manifest, keep: int) -> list[str]:

@@ -169,11 +169,6 @@ class SecretKeeper:
         proven = self._transport.proven_by()
         return sorted(set(self._members()) - proven - {NodeId(self._config.node.id)})
 
-    def reload(self) -> bool:
-        """Reads the secret file again and uses its keys; returns True if they changed. Raises ConfigError and changes
-        nothing if the file cannot be used."""
-        return self.use(self.read())
-
     def read(self) -> Keyring:
         """Returns the keys that the secret file holds now, and changes nothing. Raises ConfigError if the file cannot
         be used."""

@@ -124,9 +124,9 @@ class Unanswered(NamedTuple):
 
 
 class RetryMemory:
-    """Remembers unanswered sends of RocketMQ clients; bounded in number and age. Those of one user, topic and key go
-    together, when the newest of them is the oldest of all. A send is recognised
-    only if the same user repeats it; `user` is the id of the user who signed it, 0 if none did."""
+    """Remembers unanswered sends of RocketMQ clients, bounded in number and age. Sends of one user, topic and key are
+    forgotten together, when the newest of them is older than those of every other key. A send is recognised only if
+    the same user repeats it; `user` is the id of the user who signed it, 0 if none did."""
 
     def __init__(self, most: int = REMEMBER_MAX) -> None:
         self._most = most

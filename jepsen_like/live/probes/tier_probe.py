@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from xxhash import xxh3_128
 
-from jepsen_like.live.subjects.raftmq_nodes import answer_of
+from jepsen_like.live.subjects.raftmq_nodes import until_answered
 from raftmq.local.http.list_pages import SINCE
-from raftmq.local.waiting import until
 
 if TYPE_CHECKING:
     from jepsen_like.live.subjects.raftmq_subject import RaftMQSubject
@@ -74,7 +73,7 @@ class TierProbe:
         def verified() -> bool:
             return self.view(node)["verified_to"] >= position and self.published_end() >= position
 
-        return until(lambda: answer_of(verified), timeout_s, 0.1) is True
+        return until_answered(verified, timeout_s, 0.1) is True
 
     def scrub(self, node: int, timeout_s: float) -> dict[str, Any]:
         """Runs a scrub on `node`, the leader, which reads all of the tier and sweeps it; returns what it found. Raises
@@ -87,7 +86,7 @@ class TierProbe:
             view.update(self._subject.request(node, "GET", "/v1/tier/scrub"))
             return view["number"] >= begun and not view["running"]
 
-        if not until(lambda: answer_of(ended), timeout_s, 0.1) or view["failure"]:
+        if not until_answered(ended, timeout_s, 0.1) or view["failure"]:
             raise OSError(f"the scrub of the tier did not end: {view}")
         return view
 

@@ -6,11 +6,12 @@ import asyncio
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 from jepsen_like.client_kit.wire import ask_http
 from jepsen_like.live.stories.story import WELL_S, Scene, StoryEnds
-from jepsen_like.live.subjects.raftmq_nodes import answer_of
+from jepsen_like.live.subjects.raftmq_nodes import until_answered
 from raftlog.storage.files import layout
 from raftmq.local.waiting import until
 
@@ -94,7 +95,7 @@ def play_checkpoint(scene: Scene, attack: str, deadline: float) -> list[str]:
             shutil.rmtree(target, ignore_errors=True)
             target.mkdir()
             subject.request(node, "POST", "/v1/backup", {"to": str(target), "copy_all": True})
-            until(lambda node=node: answer_of(lambda: _copied(scene, node)), COPY_S, 0.1)  # type: ignore[misc]
+            until_answered(partial(_copied, scene, node), COPY_S, 0.1)
             attempt = subject.request(node, "GET", "/v1/backup")["attempt"]
             state, error = attempt["state"], attempt["error"]
             scene.demand(state == "done", f"a backup of node {node} is {state}: {error}")

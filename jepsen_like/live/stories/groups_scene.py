@@ -12,7 +12,7 @@ from jepsen_like.live.probes.groups_load import PULLERS, GroupsLoad
 from jepsen_like.live.stories.story import WELL_S, Scene, StoryEnds
 from jepsen_like.live.subjects.further_group import FurtherGroup
 from jepsen_like.live.subjects.payload import id_of
-from jepsen_like.live.subjects.raftmq_nodes import RaftMQNodes, answer_of
+from jepsen_like.live.subjects.raftmq_nodes import RaftMQNodes, until_answered
 from jepsen_like.live.subjects.subject import is_caught_up, is_healthy, leader_of
 from jepsen_like.read_node import read_node
 from raftlog.types import FIRST_GROUP
@@ -153,7 +153,7 @@ class GroupsScene:
 
     def wait_finding(self, code: str) -> bool:
         """Waits until the second group's leader has that finding; returns False if it has not in time."""
-        return until(lambda: answer_of(lambda: self.has_finding(code)), WELL_S, 0.2) is True
+        return until_answered(lambda: self.has_finding(code), WELL_S, 0.2) is True
 
     def has_finding(self, code: str) -> bool:
         """Returns True if the second group's leader has that finding. Raises OSError."""

@@ -16,9 +16,8 @@ from jepsen_like.live.probes.noise import Noise, NoiseSends
 from jepsen_like.live.probes.noise_check import Window, too_much
 from jepsen_like.live.stories.quota_scene import TOLERANCE, QuotaScene, quota_scene, refused_by_quota
 from jepsen_like.live.stories.story import Scene, Story
-from jepsen_like.live.subjects.raftmq_nodes import answer_of
+from jepsen_like.live.subjects.raftmq_nodes import until_answered
 from jepsen_like.live.subjects.subject import LoadPlan
-from raftmq.local.waiting import until
 
 TOPIC: Final = "noisy"
 SEND_RATE: Final = 200
@@ -55,7 +54,7 @@ def play(scene: Scene) -> None:
             within = _span(quotas, "within", max(5.0, scene.scale * WITH_S))
             faults_s = time.monotonic()
             told.append(_quiet(scene, "with a quota", within))
-            named = until(lambda: answer_of(lambda: _names(quotas, subject)), NAMED_S, 0.5)
+            named = until_answered(lambda: _names(quotas, subject), NAMED_S, 0.5)
             scene.demand(bool(named), f"no finding says that {subject} is over its quota")
             moved = quotas.term() - term
         with scene.act("the same beside faults") as told:

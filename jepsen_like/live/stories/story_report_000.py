@@ -16,9 +16,8 @@ from itertools import product
 from jepsen_like.live.probes.keyed_messages import KeyedMessages
 from jepsen_like.live.probes.tier_probe import KEPT_SEGMENTS, TierProbe
 from jepsen_like.live.stories.story import WELL_S, Scene, Story, StoryEnds
-from jepsen_like.live.subjects.raftmq_nodes import answer_of
+from jepsen_like.live.subjects.raftmq_nodes import until_answered
 from jepsen_like.live.subjects.subject import LoadPlan
-from raftmq.local.waiting import until
 
 SEGMENTS = 24
 KEYS = 1_000_000
@@ -106,7 +105,7 @@ def _cut_off(scene: Scene, probe: TierProbe, leader: int, point: str) -> str:
     before = probe.view(leader)["failures"]
     with probe.cut_off():
         scene.subject.set_failpoint(leader, point, "off")
-        if not until(lambda: answer_of(lambda: probe.view(leader)["failures"] > before), WELL_S, 0.05):
+        if not until_answered(lambda: probe.view(leader)["failures"] > before, WELL_S, 0.05):
             raise StoryEnds(f"node {leader} did not notice that there is no store: {probe.view(leader)}")
         failing = probe.view(leader)["failing"]
     return f"node {leader} had no store ({failing[:60]})"
@@ -145,7 +144,7 @@ def _judge(scene: Scene, probe: TierProbe, messages: KeyedMessages) -> None:
         def evicted() -> bool:
             return bool(position - probe.view(leader)["log_begins"] <= kept)
 
-        if not until(lambda: answer_of(evicted), VERIFIED_S, 0.2):
+        if not until_answered(evicted, VERIFIED_S, 0.2):
             raise StoryEnds(f"the nodes keep more than {kept} bytes: {probe.view(leader)}")
         begins = probe.view(leader)["log_begins"]
         scene.demand(begins > 0, "the nodes have all of the log: nothing was read from the tier")

@@ -31,6 +31,7 @@ from raftmq.local.http.http_exchange import exchange
 from raftmq.local.http.list_pages import AFTER, whole_answer, whole_list
 from raftmq.local.process import log_tail
 from raftmq.local.status import fetch_status
+from raftmq.local.waiting import until
 from raftmq_wire.errors import LocalError
 
 T = TypeVar("T")
@@ -38,12 +39,17 @@ T = TypeVar("T")
 _STATUS_TIMEOUT_S = 0.5
 
 
-def answer_of(ask: Callable[[], T]) -> T | None:
-    """Returns what `ask` returns; None if a node did not answer it, so that who polls asks again."""
-    try:
-        return ask()
-    except OSError:
-        return None
+def until_answered(ask: Callable[[], T], timeout_s: float, poll_s: float) -> T | None:
+    """Polls as `raftmq.local.waiting.until` does, and goes on after a request that a node did not answer (OSError).
+    Returns None if that was the last one."""
+
+    def look() -> T | None:
+        try:
+            return ask()
+        except OSError:
+            return None
+
+    return until(look, timeout_s, poll_s)
 
 
 class RaftMQNodes(OfProcesses):

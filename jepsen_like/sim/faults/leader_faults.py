@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING
 
+from raftlog.core.state.quorum import majority
+
 if TYPE_CHECKING:
     from jepsen_like.sim.faults.fault_plan import Fault
     from jepsen_like.sim.faults.nemesis import FaultInjector
@@ -55,7 +57,7 @@ def _can_elect(leader: Machine, machines: list[Machine]) -> bool:
     """Returns True if these machines have a majority of the votes, by the configuration that the leader uses."""
     assert leader.node is not None
     voters = leader.node.raw.membership.voter_ids
-    return 2 * sum(machine.node_id in voters for machine in machines) > len(voters)
+    return sum(machine.node_id in voters for machine in machines) >= majority(len(voters))
 
 
 def late_refusal(nemesis: FaultInjector, fault: Fault, rng: random.Random) -> None:

@@ -212,12 +212,10 @@ def alarm_lines(view: GroupStatus) -> list[str]:
 def quorum_lines(view: GroupStatus) -> list[str]:
     """Returns one line if the next failure would stop writes, as the leader reports it, or any node if there is no
     leader."""
-    answering = sorted(
-        (node for node in view.nodes if node.status and not node.is_removed),
-        key=lambda node: (node.record.id != view.leader, node.record.id),
-    )
-    said = [(node.status or {}).get("quorum") or {} for node in answering[:1]]
-    return [quorum["finding"] for quorum in said if quorum.get("finding")]
+    answering = [node for node in view.nodes if node.status and not node.is_removed]
+    asked = min(answering, key=lambda node: (node.record.id != view.leader, node.record.id), default=None)
+    quorum = (asked.status or {}).get("quorum") or {} if asked is not None else {}
+    return [quorum["finding"]] if quorum.get("finding") else []
 
 
 def retention_lines(view: GroupStatus) -> list[str]:
