@@ -27,6 +27,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 import raftmq
 from raftmq.arrow.columns import DEFAULT_COLUMNS
@@ -44,18 +46,26 @@ TOPIC = "rows"
 QUEUES = 2
 IDLE_S = 5
 TASKS = (1, 2, 4, 8)
+RARE = "rare"
+TABLE_TIER = "read_arrow, tier"
 Case = Callable[[], int]
 """A function that reads the whole topic and returns the number of rows."""
 
 
 def fill(mq: raftmq.Client, count: int, size: int) -> None:
-    """Creates the topic and sends it `count` messages of `size` random bytes with a key and a tag. The bytes are random
-    because Parquet stores equal bodies only once."""
+    """Creates the topic and sends it `count` messages of `size` random bytes with a key and a tag: every hundredth
+    has the tag `RARE`. The bytes are random because Parquet stores equal bodies only once."""
     mq.admin.create_topic(TOPIC, QUEUES)
     bodies = random.Random(1)
     with mq.producer() as producer:
         sent = [
-            producer.send_soon(TOPIC, bodies.randbytes(size), key=f"k{n}", tag="new", queue_id=n % QUEUES)
+            producer.send_soon(
+                TOPIC,
+                bodies.randbytes(size),
+                key=f"k{n}",
+                tag=RARE if n // QUEUES % 100 == 0 else "new",
+                queue_id=n % QUEUES,
+            )
             for n in range(count)
         ]
     for each in sent:
@@ -112,27 +122,51 @@ def as_parts(source: CopySource, columns: tuple[str, ...]) -> int:
         return sum(batch.num_rows for part in parts for batch in part_batches(copy, part, columns, 8192))
 
 
+def as_table(**where: Any) -> int:
+    """Reads the topic with the public `read_arrow`, which reads some queues at once; returns the number of rows."""
+    return int(raftmq.read_arrow(TOPIC, **where).num_rows)
+
+
+def as_parquet(folder: Path) -> int:
+    """Reads Parquet files of the same rows into one table with pyarrow, which decodes columns in several threads."""
+    return int(pq.read_table(folder).num_rows)
+
+
+def write_parquet(mq: raftmq.Client, folder: Path) -> Path:
+    """Writes a Parquet file of each queue, with the default columns and pyarrow's default settings. Returns their
+    folder."""
+    (to := folder / "pyarrow").mkdir()
+    for planned in select(mq, TOPIC).ranges:
+        one = select(mq, TOPIC)._replace(ranges=(planned,))
+        pq.write_table(pa.Table.from_batches(read_batches(mq, one)), to / f"{planned.queue_id}.parquet")
+    return to
+
+
 def spark_cases(servers: str, folder: Path, copies: dict[str, CopySource]) -> dict[str, Case]:
     """Returns the cases of Spark: its source, and Parquet files of the same rows; both give every column to Spark."""
     from pyspark_raftmq.spark_session import session
 
     spark = session()
 
-    def source(read_from: str) -> Any:
-        return spark.read.format("raftmq").options(servers=servers, topic=TOPIC, readFrom=read_from).load()
+    files = str(folder / "parquet")
 
-    def of_copy(copy: CopySource, tasks: int) -> Any:
+    def source(read_from: str, **more: str) -> Any:
+        return spark.read.format("raftmq").options(servers=servers, topic=TOPIC, readFrom=read_from, **more).load()
+
+    def of_copy(copy: CopySource, tasks: int, **more: str) -> Any:
         """Reads the copy in exactly `tasks` tasks: if it is divided into more partitions, each task reads several, one
         after the other."""
-        reader = spark.read.format("raftmq").options(readFrom=copy.kind, topic=TOPIC, minPartitions=max(TASKS))
+        options = {"readFrom": copy.kind, "topic": TOPIC, "minPartitions": max(TASKS), **more}
+        reader = spark.read.format("raftmq").options(**options)
         return reader.load(copy.path).coalesce(tasks)
 
     def plain_rows() -> Any:
         return spark.read.format("plain_rows").options(servers=servers, topic=TOPIC).load()
 
     spark.dataSource.register(plain_rows_source())
-    source("follower").write.parquet(str(folder / "parquet"))
+    source("follower").write.parquet(files)
     rows = source("follower").count()
+    late = rows // QUEUES * 9 // 10
 
     def drained(frame: Any) -> int:
         frame.write.format("noop").mode("overwrite").save()
@@ -144,7 +178,14 @@ def spark_cases(servers: str, folder: Path, copies: dict[str, CopySource]) -> di
         "spark, plain rows": lambda: drained(plain_rows()),
         **{files_case(tasks): lambda tasks=tasks: drained(of_copy(copies["files"], tasks)) for tasks in TASKS},
         "spark, tier, 2 tasks": lambda: drained(of_copy(copies["tier"], 2)),
-        "spark, parquet": lambda: drained(spark.read.parquet(str(folder / "parquet"))),
+        "spark, parquet": lambda: drained(spark.read.parquet(files)),
+        "spark, follower, body": lambda: drained(source("follower", columns="body")),
+        "spark, tier, 2 tasks, body": lambda: drained(of_copy(copies["tier"], 2, columns="body")),
+        "spark, parquet, body": lambda: drained(spark.read.parquet(files).select("body")),
+        "spark, follower, rare tag": lambda: drained(source("follower").where(f"tag = '{RARE}'")),
+        "spark, parquet, rare tag": lambda: drained(spark.read.parquet(files).where(f"tag = '{RARE}'")),
+        "spark, follower, end": lambda: drained(source("follower").where(f"queue_offset >= {late}")),
+        "spark, parquet, end": lambda: drained(spark.read.parquet(files).where(f"queue_offset >= {late}")),
     }
 
 
@@ -215,9 +256,20 @@ def ratios(found: dict[str, dict[str, float]], idle: float) -> list[tuple[str, f
     leader = found[follower]["leader_cpu_us"] / found[follower]["us"] - idle
     return [
         *(
-            beside(f"{case} / parquet", case, parquet)
+            beside(f"{case} / parquet, pyarrow", case, "parquet, pyarrow")
+            for case in ("read_arrow, follower", TABLE_TIER)
+        ),
+        beside("spark, follower / parquet", follower, parquet),
+        *(
+            beside(f"{case} / parquet", case, f"{parquet}, body" if case.endswith("body") else parquet)
             for case in found
             if case.startswith(("spark, files", "spark, tier"))
+        ),
+        beside("spark, follower, body / parquet, body", f"{follower}, body", f"{parquet}, body"),
+        *(
+            beside(f"{of} / {of}, {what}", f"{of}, {what}", of)
+            for what in ("rare tag", "end")
+            for of in (follower, parquet)
         ),
         beside("spark, follower / frames, leader", follower, "frames, leader"),
         beside("spark, follower / spark, plain rows", follower, "spark, plain rows"),
@@ -301,6 +353,7 @@ def leader_of(live: LocalCluster) -> psutil.Process:
 def compare(live: LocalCluster, mq: raftmq.Client, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Measures all cases in turns; returns the median of each."""
     copies = copies_of(folder)
+    parquet = write_parquet(mq, folder)
     everything, narrow = DEFAULT_COLUMNS, ("queue_id", "queue_offset", "store_ms")
     cases: dict[str, Case] = {
         "objects, leader": lambda: as_objects(mq),
@@ -310,6 +363,10 @@ def compare(live: LocalCluster, mq: raftmq.Client, given: argparse.Namespace, fo
         "arrow, 3 columns": lambda: as_arrow(mq, "follower", narrow),
         "arrow, files": lambda: as_parts(copies["files"], everything),
         "arrow, tier": lambda: as_parts(copies["tier"], everything),
+        "read_arrow, leader": lambda: as_table(servers=live.servers, read_from="leader"),
+        "read_arrow, follower": lambda: as_table(servers=live.servers),
+        TABLE_TIER: lambda: as_table(read_from=TIER, path=copies["tier"].path),
+        "parquet, pyarrow": lambda: as_parquet(parquet),
     }
     if given.spark:
         cases |= spark_cases(live.servers, folder, copies)

@@ -33,6 +33,9 @@ MAX_FRAME_BYTES = 64 << 20
 for), so a larger frame shows that the peer does not speak the protocol."""
 DIAL_TIMEOUT_S = 1.0
 _PREFIX = struct.Struct(">ii")
+"""The length of the rest of a frame, and a word: the header's format in its first byte, the header's length in the
+other three."""
+_HEADER_MASK = 0xFFFFFF
 
 OnRequest = Callable[[Header, bytes], None]
 """A function that takes a request from the server. It returns nothing: servers of RocketMQ expect no reply to their
@@ -84,8 +87,13 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._out: list[bytes] = []
-        self._rest = bytearray()
+        self._parts: list[bytes | memoryview] = []
+        """The beginning of a frame whose end has not come yet, as it was read: a long frame is copied once, when it is
+        whole."""
+        self._held = 0
+        """The bytes in `_parts`."""
         self._need = _PREFIX.size
+        """The bytes that `_parts` must have before they are worth a look."""
 
     async def call(self, code: int, ext: dict[str, str], body: bytes = b"", *, timeout_s: float) -> Reply:
         """Sends one request and returns its reply. Raises TimeoutError after `timeout_s`, and ConnectionError if the
@@ -159,12 +167,13 @@ class Connection(asyncio.Protocol):
             self._on_lost(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._rest:
-            self._rest += data
-            if len(self._rest) < self._need:
-                return
-            data, self._rest = bytes(self._rest), bytearray()
         try:
+            if self._parts:
+                self._parts.append(data)
+                self._held += len(data)
+                if self._held < self._need:
+                    return
+                data = self._take_parts()
             at = self._parse(data)
         except CodecError as error:
             if self._transport is not None:
@@ -174,15 +183,32 @@ class Connection(asyncio.Protocol):
             self._end(ConnectionAbortedError(f"{self.address} {why}"))
             return
         if at < len(data):
-            self._rest += data[at:] if at else data
+            self._parts.append(memoryview(data)[at:] if at else data)
+            self._held = len(data) - at
         if self._on_read is not None:
             self._on_read()
 
+    def _take_parts(self) -> bytes:
+        """Empties `_parts`. If the first part has the whole header of a frame, handles this frame, which is complete,
+        and returns what follows it; else returns all bytes of the parts. Raises CodecError."""
+        parts, self._parts = self._parts, []
+        first, last = parts[0], memoryview(parts[-1])
+        word = _PREFIX.unpack_from(first)[1] if len(first) >= _PREFIX.size else _HEADER_MASK
+        body_at = _PREFIX.size + (word & _HEADER_MASK)
+        if len(first) < body_at:
+            return b"".join(parts)
+        end = len(last) - (self._held - self._need)  # not negative: without the last part, the frame was incomplete
+        body = b"".join((memoryview(first)[body_at:], *parts[1:-1], last[:end]))
+        self._on_frame(decode_header(word >> 24 & 0xFF, bytes(first[_PREFIX.size : body_at])), body)
+        return bytes(last[end:])
+
     def _parse(self, data: bytes) -> int:
+        """Handles the complete frames in `data`. Returns where the rest begins; `_need` is then the bytes of the frame
+        that begins there, if its length is known."""
         at, size = 0, len(data)
         while size - at >= 8:
             length, word = _PREFIX.unpack_from(data, at)
-            header_len = word & 0xFFFFFF
+            header_len = word & _HEADER_MASK
             if length < 4 + header_len or length > MAX_FRAME_BYTES:
                 raise CodecError(f"frame of {length} bytes with a header of {header_len}")
             end = at + 4 + length

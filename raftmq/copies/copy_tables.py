@@ -3,19 +3,19 @@ order of the log."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from raftmq.arrow.columns import arrow_schema
-from raftmq.arrow.log_copy import CopyPart, CopySource, cut
-from raftmq.arrow.plain_arrays import column_of, numbers_of
+from raftmq.arrow.log_copy import CopyPart, CopySource, LogCopy, cut
+from raftmq.arrow.plain_arrays import numbers_of
 from raftmq.arrow.ranges import Bounds, plan_topic
 from raftmq.arrow.undecodable import Undecodable
 from raftmq.copies.open_copy import opened
-from raftmq.copies.part_rows import part_batches
+from raftmq.copies.part_rows import BATCH_BYTES, part_batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 BATCH_ROWS = 8192
 READERS = 2
 """The number of parts of a copy that are read at the same time."""
+BATCHES_AT_ONCE = 4
+"""The most batches whose bytes of the log are taken at once and divided among the queues."""
 _QUEUE = "queue_id"
 
 
@@ -41,7 +43,7 @@ def copy_table(
 
     def read(share: Sequence[CopyPart]) -> list[list[pa.RecordBatch]]:
         with opened(source) as copy:
-            return [[*part_batches(copy, part, names, BATCH_ROWS, undecodable=undecodable)] for part in share]
+            return [[*_part(copy, part, names, undecodable)] for part in share]
 
     shares = [parts[first::READERS] for first in range(min(READERS, len(parts)))]
     with ThreadPoolExecutor(READERS) as pool:
@@ -49,16 +51,14 @@ def copy_table(
     by_queue: dict[int, list[pa.RecordBatch]] = {each.queue_id: [] for each in ranges}
     for number in range(len(parts)):
         for batch in read_shares[number % READERS][number // READERS]:
-            for queue, rows in _by_queue(batch):
-                by_queue[queue].append(rows)
+            by_queue[numbers_of(batch.column(_QUEUE), np.int32)[0]].append(batch)
     batches = [batch.select(list(columns)) for queue in sorted(by_queue) for batch in by_queue[queue]]
     return pa.Table.from_batches(batches, arrow_schema(columns))
 
 
-def _by_queue(batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
-    """Returns (queue id, its rows in their order) for each queue of the batch."""
-    queues = numbers_of(batch.column(_QUEUE), np.int32)
-    there = np.unique(queues).tolist()
-    if len(there) == 1:
-        return [(there[0], batch)]
-    return [(queue, batch.take(column_of(np.flatnonzero(queues == queue)))) for queue in there]
+def _part(copy: LogCopy, part: CopyPart, names: Sequence[str], undecodable: Undecodable) -> Iterator[pa.RecordBatch]:
+    """Yields batches of the part, each with rows of one queue. Of a part with several queues, more of the log is taken
+    at once, so that a queue's batches do not become short."""
+    more = min(len(part.spans), BATCHES_AT_ONCE)
+    rows, size = more * BATCH_ROWS, more * BATCH_BYTES
+    return part_batches(copy, part, names, rows, undecodable=undecodable, by_queue=True, batch_bytes=size)

@@ -83,15 +83,17 @@ def part_batches(
     undecodable: Undecodable | None = None,
     rows: RowFilter | None = None,
     *,
+    by_queue: bool = False,
     batch_bytes: int = BATCH_BYTES,
     gap_bytes: int = GAP_BYTES,
 ) -> Iterator[pa.RecordBatch]:
     """Yields batches of at most `batch_rows` messages and about `batch_bytes`, together exactly those of the part
-    without those that `rows` and `undecodable` leave out. Messages with more than `gap_bytes` between them are read by
-    separate reads. Raises CopyError, and Unreadable for a body that cannot be decompressed."""
+    without those that `rows` and `undecodable` leave out. With `by_queue`, all rows of a batch are of one queue, and
+    only the rows of each queue are in the order of the log. Messages with more than `gap_bytes` between them are read
+    by separate reads. Raises CopyError, and Unreadable for a body that cannot be decompressed."""
     wanted, pace = _Wanted(copy, part), pace or ReadRate(None)
     topics = [span.topic for span in part.spans]
-    topic_of = np.array([topics.index(topic) for topic in topics])
+    group_of = np.arange(len(topics)) if by_queue else np.array([topics.index(topic) for topic in topics])
     entries = None if ENTRY_COLUMNS.isdisjoint(columns) else EntryFinder(copy, part.segment)
     for low, high, place in _reads(wanted, part.segment.places, copy.read_bytes, gap_bytes):
         start = int(wanted.starts[low])
@@ -99,9 +101,9 @@ def part_batches(
         read = _Read(copy.found(place), start, data)
         pace.took(len(read.data))
         for begin, end in _runs(wanted, low, high, batch_rows, batch_bytes):
-            row_topics = topic_of[wanted.spans[begin:end]]
-            for number in np.unique(row_topics).tolist():
-                chosen = begin + np.flatnonzero(row_topics == number)
+            row_groups = group_of[wanted.spans[begin:end]]
+            for number in np.unique(row_groups).tolist():
+                chosen = begin + np.flatnonzero(row_groups == number)
                 frames = _frames(part, wanted, chosen, read)
                 if entries is not None:
                     index, term = entries.of(wanted.starts[chosen])

@@ -73,6 +73,16 @@ async def test_what_is_not_the_protocol_ends_the_connection(data: bytes) -> None
     assert lost == [connection]
 
 
+async def test_a_header_that_is_not_the_protocol_is_refused_wherever_the_frame_was_cut() -> None:
+    data = b"\0\0\0\x09\x07\0\0\x02{}abc"
+    for cut in range(1, len(data)):
+        connection, transport = connected()
+        connection.data_received(data[:cut])
+        connection.data_received(data[cut:])
+        assert transport.aborted, cut
+        assert "does not speak" in connection.ending, cut
+
+
 async def test_writes_of_one_turn_leave_together() -> None:
     connection, transport = connected()
     connection.write((b"a",))
