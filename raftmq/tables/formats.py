@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from raftmq.client.sync import Client
 from raftmq.tables.delta_table import DeltaTarget
-from raftmq.tables.iceberg_place import IcebergPlace, iceberg_folder
+from raftmq.tables.iceberg_place import IcebergPlace
 from raftmq.tables.keepers import Keeper
 from raftmq.tables.kept_table import KeptTable, TableOptions
 from raftmq.tables.table_folder import TablePlace
@@ -36,7 +36,7 @@ def kept(
     where: TablePlace, options: TableOptions, kind: Kind | None = None, *, keeper: Keeper | None = None
 ) -> KeptTable:
     """Returns the table at `where`, to be kept up to date. `kind` and `keeper` replace the usual classes of the format
-    and the place. Raises LocalError for an Iceberg table on an object store."""
+    and the place. Raises LocalError if there can be no Iceberg table at `where`."""
     if options.iceberg is None:
         assert kind is None or issubclass(kind, DeltaTarget)
         return KeptTable(where, options, kind or DeltaTarget, keeper=keeper)
@@ -44,7 +44,8 @@ def kept(
     from raftmq.tables.kept_iceberg import KeptIceberg
 
     assert kind is None or issubclass(kind, IcebergTarget)
-    return KeptIceberg(iceberg_folder(where), options, options.iceberg, kind or IcebergTarget, keeper=keeper)
+    options.iceberg.check(where)
+    return KeptIceberg(where, options, options.iceberg, kind or IcebergTarget, keeper=keeper)
 
 
 def upkeep(where: TablePlace, place: IcebergPlace | None, every: int, keep_hours: int) -> Tending:
@@ -54,7 +55,7 @@ def upkeep(where: TablePlace, place: IcebergPlace | None, every: int, keep_hours
         return Upkeep(where, every, keep_hours)
     from raftmq.tables.iceberg_upkeep import IcebergUpkeep
 
-    return IcebergUpkeep(iceberg_folder(where), place, every, keep_hours)
+    return IcebergUpkeep(where, place, every, keep_hours)
 
 
 def compacted(where: TablePlace, place: IcebergPlace | None, keep_hours: int) -> Upkept:
@@ -64,7 +65,7 @@ def compacted(where: TablePlace, place: IcebergPlace | None, keep_hours: int) ->
         return compact(where)._replace(deleted=vacuum(where, keep_hours).deleted)
     from raftmq.tables.iceberg_upkeep import compact_iceberg
 
-    return compact_iceberg(iceberg_folder(where), place, keep_hours)
+    return compact_iceberg(where, place, keep_hours)
 
 
 def status_of(mq: Client, where: TablePlace, place: IcebergPlace | None) -> TableStatus:
@@ -74,4 +75,4 @@ def status_of(mq: Client, where: TablePlace, place: IcebergPlace | None) -> Tabl
         return table_status(mq, where)
     from raftmq.tables.iceberg_status import iceberg_facts
 
-    return table_status(mq, where, iceberg_facts(iceberg_folder(where), place))
+    return table_status(mq, where, iceberg_facts(where, place))

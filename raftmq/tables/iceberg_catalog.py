@@ -22,6 +22,8 @@ from sqlalchemy import URL
 from raftmq.tables.errors import CatalogError, LostRace, TableError
 from raftmq.tables.iceberg_place import CATALOG_FILE, IcebergPlace
 from raftmq.tables.local_folder import sync_folder
+from raftmq.tables.store_folder import StoreFolder
+from raftmq.tables.table_folder import TablePlace
 from raftmq_wire.errors import ExitCode, LocalError
 
 TIMEOUT = "raftmq.timeout-s"
@@ -30,11 +32,12 @@ _TIMEOUT_S = 60.0
 _IO = "py-io-impl"
 
 
-def load(place: IcebergPlace, folder: Path) -> Catalog:
-    """Returns the catalog. Raises LocalError if pyiceberg has no such catalog configured, and CatalogError if the
-    catalog does not answer."""
-    if place.is_default:
-        uri = URL.create("sqlite", database=str(folder / CATALOG_FILE)).render_as_string()
+def load(place: IcebergPlace, where: TablePlace) -> Catalog:
+    """Returns the catalog. Raises LocalError if pyiceberg has no such catalog configured, or if a table at `where`
+    needs another one; raises CatalogError if the catalog does not answer."""
+    place.check(where)
+    if isinstance(where, Path) and place.is_default:
+        uri = URL.create("sqlite", database=str(where / CATALOG_FILE)).render_as_string()
         given: dict[str, Any] = {"type": "sql", "uri": uri}
         name, configured = "raftmq", None
     else:
@@ -47,16 +50,19 @@ def load(place: IcebergPlace, folder: Path) -> Catalog:
                 "Name it there, or give its properties with --catalog-property",
                 ExitCode.USAGE,
             )
-    settings: dict[str, Any] = {_IO: f"{__name__}.{SyncedFileIO.__name__}", **merge_config(configured or {}, given)}
+    own: dict[str, Any] = {_IO: f"{__name__}.{SyncedFileIO.__name__}"}
+    if isinstance(where, StoreFolder):
+        own |= where.iceberg
+    settings = {**own, **merge_config(configured or {}, given)}
     with asking(f"the catalog {name}"):
         if (settings.get("type") or infer_catalog_type(name, settings).value) == "rest":
             return TimedRestCatalog(name, **settings)
         return load_catalog(name, **settings)
 
 
-def existing(catalog: Catalog, place: IcebergPlace, folder: Path) -> Table:
+def existing(catalog: Catalog, place: IcebergPlace, where: TablePlace) -> Table:
     """Returns the table. Raises TableError if the catalog does not have it, and CatalogError."""
-    name = place.identifier(folder)
+    name = place.identifier(where)
     with asking(f"the catalog {catalog.name}"):
         try:
             return catalog.load_table(name)

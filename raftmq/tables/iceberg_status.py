@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 from raftmq.tables.day_files import ERROR
 from raftmq.tables.iceberg_catalog import asking, existing, load
 from raftmq.tables.iceberg_place import IcebergPlace
 from raftmq.tables.iceberg_table import checked
 from raftmq.tables.missing import Queue
+from raftmq.tables.table_folder import TablePlace, absolute
 from raftmq.tables.table_status import TableFacts
 from raftmq_wire.topic_identity import Position
 
 
-def iceberg_facts(folder: Path, place: IcebergPlace) -> TableFacts:
+def iceberg_facts(where: TablePlace, place: IcebergPlace) -> TableFacts:
     """Reads the newest snapshot. Raises TableError if there is no such table, or if no run can continue it; raises
     CatalogError."""
-    folder = folder.absolute()
-    with load(place, folder) as catalog:
-        table = existing(catalog, place, folder)
-        record = checked(table, folder)
+    where = absolute(where)
+    with load(place, where) as catalog:
+        table = existing(catalog, place, where)
+        record = checked(table, where)
         with asking(f"the catalog {catalog.name}"):
             files = [task.file for task in table.scan().plan_files()]
     newest = table.metadata.current_snapshot()

@@ -24,8 +24,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
@@ -50,8 +49,9 @@ from raftmq.tables.iceberg_catalog import asking, said
 from raftmq.tables.iceberg_place import IcebergPlace
 from raftmq.tables.iceberg_types import KINDS, day_spec, iceberg_schema, is_by_day, same_type
 from raftmq.tables.json_fields import JsonField, new_fields
-from raftmq.tables.local_folder import sync_folder
 from raftmq.tables.missing import Queue
+from raftmq.tables.store_folder import StoreFolder
+from raftmq.tables.table_folder import TablePlace, folder_at
 from raftmq.tables.table_rows import DAY, NO_MORE, RESERVED, MoreColumns, TableRows, table_schema
 from raftmq_wire.errors import ExitCode
 from raftmq_wire.topic_identity import Position, TopicIdentity, parse_identity
@@ -114,17 +114,22 @@ class IcebergTarget:
     """A snapshot of an Iceberg table, which is read once and committed to once."""
 
     def __init__(
-        self, catalog: Catalog, place: IcebergPlace, folder: Path, columns: Sequence[str], more: MoreColumns = NO_MORE
+        self,
+        catalog: Catalog,
+        place: IcebergPlace,
+        where: TablePlace,
+        columns: Sequence[str],
+        more: MoreColumns = NO_MORE,
     ) -> None:
-        """Opens the table, or creates it in `folder`. Raises TableError if it has other columns, or if no run can
+        """Opens the table, or creates it at `where`. Raises TableError if it has other columns, or if no run can
         continue it; raises CatalogError."""
-        self._folder = folder
-        self._identifier = place.identifier(folder)
+        self._where = where
+        self._identifier = place.identifier(where)
         self._more = more
         fixed = table_schema(columns, more)
         with asking(f"the catalog {catalog.name}"):
-            self._table = load_or_create(catalog, self._identifier, folder, fixed)
-        self._record = checked(self._table, folder)
+            self._table = load_or_create(catalog, self._identifier, where, fixed)
+        self._record = checked(self._table, where)
         self._check_columns(fixed)
         self._given()
 
@@ -141,6 +146,15 @@ class IcebergTarget:
         """The number of the newest snapshot, which each commit raises by one."""
         return int(self._table.metadata.last_sequence_number)
 
+    @property
+    def keeper(self) -> int | None:
+        """None: a table does not record which run has committed last. The assertion in each commit takes its place."""
+        return None
+
+    def at_name(self, name: str) -> str:
+        """Returns the beginning of the names of files for the next commit on this snapshot; see `at_name`."""
+        return at_name(self._table, name)
+
     def shape(self, rows: TableRows) -> TableRows:
         """Returns `rows` completed for this table: with its fields and its schema, whose column ids the files must
         have."""
@@ -156,9 +170,9 @@ class IcebergTarget:
         self._commit([], {}, fields)
 
     def commit(self, files: Sequence[DayFile], reached: Mapping[Queue, Position]) -> int:
-        """Adds the files and records the positions `reached`; returns the table's version. Raises LostRace, TableError,
-        CatalogError and OSError."""
-        self._commit([self._data_file(file) for file in files], reached)
+        """Adds the files, whose names begin as `at_name` says, and records the positions `reached`; returns the table's
+        version. Raises LostRace, TableError, CatalogError and OSError."""
+        self._commit([data_file(self._table, self._where, file.path, file.bytes) for file in files], reached)
         return self.version
 
     def _commit(
@@ -177,14 +191,6 @@ class IcebergTarget:
                 append.append_data_file(file)
         record = changes.record({**self._record.queues, **reached}, append.snapshot_id)
         self._table, self._record = changes.send(append.snapshot_id), record
-
-    def _data_file(self, file: DayFile) -> DataFile:
-        """Renames a file to its final name, and returns the DataFile entry with which the table names it."""
-        within, name = file.path.split("/")
-        path = self._folder / within / at_name(self._table, name)
-        (self._folder / file.path).rename(path)
-        sync_folder(path.parent)
-        return data_file(self._table, path)
 
     def _check_columns(self, fixed: Any) -> None:
         """Raises TableError if the table has other columns, a column of another type, or is not partitioned by day."""
@@ -292,16 +298,17 @@ def _undecided(table: Table, why: str) -> CatalogError:
     )
 
 
-def load_or_create(catalog: Catalog, identifier: str, folder: Path, fixed: Any) -> Table:
-    """Returns the table, which has the columns `fixed` if it was not there. Raises TableError if `folder` has another
-    kind of table, and pyiceberg's errors."""
+def load_or_create(catalog: Catalog, identifier: str, where: TablePlace, fixed: Any) -> Table:
+    """Returns the table, which has the columns `fixed` if it was not there. Raises TableError if `where` has another
+    kind of table, StoreFailed, and pyiceberg's errors."""
     try:
         return catalog.load_table(identifier)
     except NoSuchTableError:
         pass
-    if (folder / "_delta_log").exists() or any(folder.glob(f"{DAY}=*/*.parquet")):
+    folder = folder_at(where)
+    if folder.has_files("_delta_log", "") or folder.has_files(f"{DAY}="):
         raise TableError(
-            f"{folder} has files, and the catalog has no table {identifier}",
+            f"{where} has files, and the catalog has no table {identifier}",
             "it is a Delta table, or one of another name or catalog",
             "Take another folder, or --format delta",
         )
@@ -311,7 +318,7 @@ def load_or_create(catalog: Catalog, identifier: str, folder: Path, fixed: Any) 
         return catalog.create_table(
             identifier,
             schema,
-            location=location_of(folder),
+            location=location_of(where),
             partition_spec=day_spec(schema),
             properties={**_PROPERTIES, POSITIONS: _NONE_YET},
         )
@@ -319,20 +326,20 @@ def load_or_create(catalog: Catalog, identifier: str, folder: Path, fixed: Any) 
         return catalog.load_table(identifier)
 
 
-def location_of(folder: Path) -> str:
-    """Returns the folder as Iceberg writes it: a plain path, without the escapes of a URI."""
-    return f"file://{folder}"
+def location_of(where: TablePlace) -> str:
+    """Returns the place as Iceberg writes it: a URL, or file:// and a plain path, without the escapes of a URI."""
+    return where.url if isinstance(where, StoreFolder) else f"file://{where}"
 
 
-def checked(table: Table, folder: Path) -> Record:
-    """Returns the positions of the table. Raises TableError if the table is in another folder, if it has no positions,
+def checked(table: Table, where: TablePlace) -> Record:
+    """Returns the positions of the table. Raises TableError if the table is in another place, if it has no positions,
     or if the snapshot that was committed with them is not in its history."""
     name, newest = ".".join(table.name()), table.metadata.current_snapshot()
-    if table.location().rstrip("/") != location_of(folder):
+    if table.location().rstrip("/") != location_of(where):
         raise TableError(
-            f"the table {name} is not in {folder}",
+            f"the table {name} is not in {where}",
             f"the catalog has it in {table.location()}",
-            "Take that folder, or another name with --table",
+            "Take that place, or another name with --table",
         )
     record = recorded(table)
     if record is not _NO_COMMIT and not _descends(table, record):
@@ -380,9 +387,12 @@ def _has(table: Table, topic: str, queue_id: int, position: Position) -> bool:
         return bool(table.scan(row, selected_fields=("queue_offset",), limit=1).to_arrow().num_rows)
 
 
-def data_file(table: Table, path: Path) -> DataFile:
-    """Returns the DataFile entry for a file: its day, its rows, and the statistics with which readers skip it."""
-    metadata, schema = pq.read_metadata(path), table.schema()
+def data_file(table: Table, where: TablePlace, path: str, size: int) -> DataFile:
+    """Returns the DataFile entry for a file of `size` bytes: its day, its rows, and the statistics with which readers
+    skip it. `path` is relative to the table's place. Raises OSError."""
+    location, schema = f"{location_of(where)}/{path}", table.schema()
+    with table.io.new_input(location).open() as stored:
+        metadata = pq.read_metadata(stored)
     found = data_file_statistics_from_parquet_metadata(
         parquet_metadata=metadata,
         stats_columns=compute_statistics_plan(schema, table.properties),
@@ -390,10 +400,10 @@ def data_file(table: Table, path: Path) -> DataFile:
     )
     return DataFile.from_args(
         content=DataFileContent.DATA,
-        file_path=f"file://{path}",
+        file_path=location,
         file_format=FileFormat.PARQUET,
         partition=found.partition(table.spec(), schema),
-        file_size_in_bytes=path.stat().st_size,
+        file_size_in_bytes=size,
         sort_order_id=None,
         spec_id=table.spec().spec_id,
         equality_ids=None,
@@ -403,17 +413,30 @@ def data_file(table: Table, path: Path) -> DataFile:
 
 
 def at_name(table: Table, name: str) -> str:
-    """Returns the name for a file that a commit on the newest snapshot will name."""
+    """Returns a file's name, or its beginning, with the mark of files that only a commit on the newest snapshot may
+    name: `run-` becomes `run-at`, the id of that snapshot, and `-`."""
     return name.replace("run-", f"run-at{table.metadata.current_snapshot_id or 0}-", 1)
 
 
-def strays(table: Table, folder: Path, pattern: str) -> Iterator[Path]:
-    """Yields the files that match `pattern`, that no snapshot names, and that no commit can name any more."""
-    newest = table.metadata.current_snapshot_id or 0
-    found = [*folder.glob(f"{DAY}=*/{pattern}")]
-    decided = {path for path in found if (at := _AT.match(path.name)) is None or int(at[1]) != newest}
-    named = named_files(table, {f"file://{path}" for path in decided})
-    yield from (path for path in decided if f"file://{path}" not in named)
+def data_files(where: TablePlace, prefix: str) -> list[str]:
+    """Returns the paths, relative to the table's place, of the Parquet files of days whose names begin with `prefix`.
+    Raises StoreFailed."""
+    found = (path for page in folder_at(where).files(prefix) for path in page)
+    return [path for path in found if path.startswith(f"{DAY}=") and path.endswith(".parquet")]
+
+
+def strays(table: Table, where: TablePlace, there: Sequence[str]) -> list[str]:
+    """Returns those of the files `there` that no snapshot names, and that no commit can name any more. Raises
+    pyiceberg's errors.
+
+    The files must have been listed before the table was read. Then a commit that may still name one of them was made on
+    a snapshot that is at most as new as the newest one of `table`; if it is an older one, the catalog refuses it. A
+    file that was written after the table was read may be for a commit on a newer snapshot.
+    """
+    newest, place = table.metadata.current_snapshot_id or 0, location_of(where)
+    decided = [path for path in there if (at := _AT.match(path.partition("/")[2])) is None or int(at[1]) != newest]
+    named = named_files(table, {f"{place}/{path}" for path in decided})
+    return [path for path in decided if f"{place}/{path}" not in named]
 
 
 def named_files(table: Table, wanted: set[str]) -> set[str]:

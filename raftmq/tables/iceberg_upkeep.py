@@ -8,11 +8,8 @@ follows the table's snapshots sees no new rows.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-import os
 import time
-import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,8 +26,9 @@ from raftmq.tables.day_files import ROW_GROUP_ROWS
 from raftmq.tables.errors import LostRace, TableError
 from raftmq.tables.iceberg_catalog import asking, existing, load
 from raftmq.tables.iceberg_place import IcebergPlace
-from raftmq.tables.iceberg_table import OURS, OneCommit, at_name, checked, data_file, recorded, strays
+from raftmq.tables.iceberg_table import OURS, OneCommit, at_name, checked, data_file, data_files, location_of, recorded, strays
 from raftmq.tables.local_folder import sync_folder
+from raftmq.tables.table_folder import TablePlace, absolute, folder_at
 from raftmq.tables.table_rows import DAY
 from raftmq.tables.upkeep import SMALL_BYTES, TARGET_BYTES, Upkept
 
@@ -49,10 +47,10 @@ _SWEEP_S = 3600
 class IcebergUpkeep:
     """The upkeep of a table between the rounds of a run, as a context."""
 
-    def __init__(self, folder: Path, place: IcebergPlace, every: int, keep_hours: int) -> None:
+    def __init__(self, where: TablePlace, place: IcebergPlace, every: int, keep_hours: int) -> None:
         """`every`: the number of small files of a day from which on they are merged. `keep_hours`: as for `expire` and
         `sweep`."""
-        self._folder = folder.absolute()
+        self._where = absolute(where)
         self._place = place
         self._every = every
         self._keep_hours = keep_hours
@@ -66,32 +64,32 @@ class IcebergUpkeep:
 
     def tend(self) -> Upkept:
         """Merges the small files of a day if there are enough, and expires snapshots; every _SWEEP_S seconds, also
-        removes files that no snapshot names. Raises TableError, CatalogError and OSError."""
-        with load(self._place, self._folder) as catalog:
-            table = existing(catalog, self._place, self._folder)
-            done, table = _merged(table, self._folder, self._every)
+        removes files that no snapshot names. Raises TableError, CatalogError, StoreFailed and OSError."""
+        with load(self._place, self._where) as catalog:
+            table = existing(catalog, self._place, self._where)
+            done, table = _merged(table, self._where, self._every)
             expire(table, self._keep_hours, _EXPIRE_AT)
             if time.monotonic() < self._swept + _SWEEP_S:
                 return done
             self._swept = time.monotonic()
-            return done._replace(deleted=sweep(table, self._folder, self._keep_hours))
+            return done._replace(deleted=sweep(table, self._where, self._keep_hours))
 
 
-def compact_iceberg(folder: Path, place: IcebergPlace, keep_hours: int) -> Upkept:
+def compact_iceberg(where: TablePlace, place: IcebergPlace, keep_hours: int) -> Upkept:
     """Merges the small files of each day, a day in each commit, expires snapshots and removes files. Raises LostRace if
-    another writer is faster, TableError, CatalogError and OSError."""
-    folder = folder.absolute()
-    with load(place, folder) as catalog:
-        done, table = _merged(existing(catalog, place, folder), folder, 2)
+    another writer is faster, TableError, CatalogError, StoreFailed and OSError."""
+    where = absolute(where)
+    with load(place, where) as catalog:
+        done, table = _merged(existing(catalog, place, where), where, 2)
         expire(table, keep_hours, 1)
-        return done._replace(deleted=sweep(table, folder, keep_hours))
+        return done._replace(deleted=sweep(table, where, keep_hours))
 
 
-def _merged(table: Table, folder: Path, at_least: int) -> tuple[Upkept, Table]:
+def _merged(table: Table, where: TablePlace, at_least: int) -> tuple[Upkept, Table]:
     done = Upkept()
     for day, tasks in sorted(small_tasks(table).items()):
         if len(tasks) >= max(2, at_least):
-            made, table = _merge(table, folder, day, tasks)
+            made, table = _merge(table, where, day, tasks)
             done = Upkept(done.merged + len(tasks), done.made + made)
     return done, table
 
@@ -108,28 +106,27 @@ def small_tasks(table: Table) -> dict[Any, list[FileScanTask]]:
     return found
 
 
-def _merge(table: Table, folder: Path, day: Any, tasks: Sequence[FileScanTask]) -> tuple[int, Table]:
+def _merge(table: Table, where: TablePlace, day: Any, tasks: Sequence[FileScanTask]) -> tuple[int, Table]:
     """Writes the rows of the files into larger ones, and commits these in their place. Returns (the number of new
     files, the table after the commit)."""
-    record = checked(table, folder)
-    made: list[Path] = []
+    record = checked(table, where)
+    made: list[tuple[str, int]] = []
     groups = [*_groups(table, tasks)]
     try:
-        made += [_rewritten(table, folder, part) for part in groups]
+        made += [_rewritten(table, where, part) for part in groups]
         changes = OneCommit(table)
         replace = _Replace(
             operation=Operation.OVERWRITE, transaction=changes, io=table.io, snapshot_properties={OURS: "merge"}
         )
         with replace:
-            for path in made:
-                replace.append_data_file(data_file(table, path))
+            for path, size in made:
+                replace.append_data_file(data_file(table, where, path, size))
             for task in tasks:
                 replace.delete_data_file(task.file)
         changes.record(record.queues, replace.snapshot_id)
         return len(made), changes.send(replace.snapshot_id)
     except LostRace:
-        for path in made:
-            path.unlink(missing_ok=True)  # a run may have removed the file as a stray
+        folder_at(where).remove([path for path, _ in made])
         raise
 
 
@@ -152,34 +149,36 @@ def _groups(table: Table, tasks: Sequence[FileScanTask]) -> Iterator[list[FileSc
         yield part
 
 
-def _rewritten(table: Table, folder: Path, tasks: Sequence[FileScanTask]) -> Path:
-    """Writes the rows of the files in `tasks` into one new file, and syncs it to the disk. Returns its path; the name
-    is one that the next commit may add to the table."""
+def _rewritten(table: Table, where: TablePlace, tasks: Sequence[FileScanTask]) -> tuple[str, int]:
+    """Writes the rows of the files in `tasks` into one new file, which is durable when this returns. Returns its path,
+    relative to the table's place, and its size; the name is one that the next commit may add to the table."""
     schema = schema_to_pyarrow(table.schema())
     day = datetime.date(1970, 1, 1) + datetime.timedelta(days=tasks[0].file.partition[0])
-    within = folder / f"{DAY}={day.isoformat()}"
-    within.mkdir(exist_ok=True)
-    fresh = within / f"{_MERGING}{uuid.uuid4().hex[:12]}.parquet"
+    within, prefix = f"{DAY}={day.isoformat()}", at_name(table, "run-merged-")
+    fresh = folder_at(where).new_file(within, _MERGING if isinstance(where, Path) else prefix, "")
     scan = ArrowScan(table.metadata, table.io, table.schema(), AlwaysTrue())
     rows = 0
-    with fresh.open("wb") as out:
-        with pq.ParquetWriter(out, schema, compression="zstd") as writer:
+    try:
+        with pq.ParquetWriter(fresh.sink, schema, compression="zstd") as writer:
             for batch in scan.to_record_batches(tasks):
                 writer.write_batch(batch.cast(schema), row_group_size=ROW_GROUP_ROWS)
                 rows += batch.num_rows
-        out.flush()
-        os.fsync(out.fileno())
-    if rows != sum(task.file.record_count for task in tasks):
-        fresh.unlink()
-        raise TableError(
-            f"the files of {day} have {rows} rows, and the table says another number",
-            "they stay as they are",
-            "Run it again; report this defect",
-        )
-    shown = within / at_name(table, f"run-{fresh.name.removeprefix('_')}")
-    fresh.rename(shown)
-    sync_folder(within)
-    return shown
+        if rows != sum(task.file.record_count for task in tasks):
+            raise TableError(
+                f"the files of {day} have {rows} rows, and the table says another number",
+                "they stay as they are",
+                "Run it again; report this defect",
+            )
+    except BaseException:
+        fresh.give_up()
+        raise
+    name, size = fresh.finish(rows)
+    if isinstance(where, Path):
+        shown = f"{prefix}{name.removeprefix(_MERGING)}"
+        (where / within / name).rename(where / within / shown)
+        sync_folder(where / within)
+        name = shown
+    return f"{within}/{name}", size
 
 
 class _Replace(_OverwriteFiles):  # type: ignore[misc]
@@ -216,21 +215,22 @@ def _operation(snapshot: Snapshot) -> Operation | None:
     return None if snapshot.summary is None else snapshot.summary.operation
 
 
-def sweep(table: Table, folder: Path, keep_hours: int) -> int:
+def sweep(table: Table, where: TablePlace, keep_hours: int) -> int:
     """Removes files that no snapshot names and no commit can name any more: data files, and, once they are old,
-    metadata files and files of a killed merge. Returns the number of removed data files."""
+    metadata files and files of a killed merge. Returns the number of removed data files. Raises CatalogError,
+    StoreFailed and OSError."""
     old_s = time.time() - max(keep_hours, _METADATA_HOURS) * 3600
+    folder, place = folder_at(where), location_of(where)
+    there = data_files(where, "run-at")
     with asking(f"the catalog {table.catalog.name}"):
-        found = [*strays(table, folder, "run-at*.parquet")]
+        table = table.catalog.load_table(table.name())
+        found = strays(table, where, there)
         known = _metadata_of(table)
-    for path in found:
-        path.unlink(missing_ok=True)
-    left = [path for pattern in ("*.avro", "*.metadata.json") for path in (folder / "metadata").glob(pattern)]
-    unknown = [path for path in left if f"file://{path}" not in known]
-    for path in (*unknown, *folder.glob(f"{DAY}=*/{_MERGING}*")):
-        with contextlib.suppress(FileNotFoundError):
-            if path.stat().st_mtime < old_s:
-                path.unlink()
+    folder.remove(found)
+    old = [path for path in folder.older("metadata", "", old_s) if path.endswith((".avro", ".metadata.json"))]
+    folder.remove([path for path in old if f"{place}/{path}" not in known])
+    if isinstance(where, Path):  # on a store an upload shows no file before it is complete
+        folder.remove(folder.older(DAY, _MERGING, old_s))
     return len(found)
 
 

@@ -4,7 +4,7 @@ object store (`store_keeper.py`)."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from raftmq.tables.day_files import DayFile
 from raftmq.tables.delta_table import DeltaTarget
@@ -12,6 +12,9 @@ from raftmq.tables.local_keeper import LocalKeeper, has_lock
 from raftmq.tables.store_folder import StoreFolder
 from raftmq.tables.table_folder import TablePlace
 from raftmq_wire.topic_identity import Position
+
+if TYPE_CHECKING:
+    from raftmq.tables.store_keeper import Keepable
 
 
 class Keeper(Protocol):
@@ -27,7 +30,7 @@ class Keeper(Protocol):
     def give_back(self) -> None:
         """Lets the next run take the table."""
 
-    def check(self, target: DeltaTarget) -> None:
+    def check(self, target: Keepable) -> None:
         """Raises TableError if another run has taken the table over."""
 
     def commit(self, target: DeltaTarget, files: Sequence[DayFile], reached: Mapping[tuple[str, int], Position]) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,9 +33,23 @@ class LocalFolder(NamedTuple):
         """Returns a new file in the sub-folder `within`, which it creates if necessary. Raises OSError."""
         return LocalFile(self.path / within, prefix, name)
 
-    def has_files(self, day: str) -> bool:
-        """Returns True if there are Parquet files in sub-folders whose names begin with `day`."""
-        return any(self.path.glob(f"{day}*/*.parquet"))
+    def has_files(self, day: str, ending: str = ".parquet") -> bool:
+        """Returns True if there are files with that ending in sub-folders whose names begin with `day`."""
+        return any(self.path.glob(f"{day}*/*{ending}"))
+
+    def files(self, prefix: str) -> Iterator[list[str]]:
+        """Yields, in one page, the paths of the files in direct sub-folders whose own names begin with `prefix`."""
+        yield [str(path.relative_to(self.path)) for path in self.path.glob(f"*/{prefix}*")]
+
+    def older(self, within: str, prefix: str, before_s: float) -> list[str]:
+        """Returns the paths of the files in sub-folders whose names begin with `within`, whose own names begin with
+        `prefix`, and that were last changed before a time (seconds since the epoch). Raises OSError."""
+        found = []
+        for path in self.path.glob(f"{within}*/{prefix}*"):
+            with contextlib.suppress(FileNotFoundError):
+                if path.stat().st_mtime < before_s:
+                    found.append(str(path.relative_to(self.path)))
+        return found
 
     def remove(self, paths: Sequence[str]) -> None:
         """Removes files; one that is missing is no error. Raises OSError."""

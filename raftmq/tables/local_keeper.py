@@ -51,7 +51,7 @@ class LocalKeeper:
     def give_back(self) -> None:
         os.close(self._lock)
 
-    def check(self, target: DeltaTarget) -> None:
+    def check(self, target: object) -> None:
         """Does nothing: the lock ends with its process."""
 
     def commit(self, target: DeltaTarget, files: Sequence[DayFile], reached: Mapping[tuple[str, int], Position]) -> int:

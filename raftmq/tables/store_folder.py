@@ -65,6 +65,14 @@ class StoreFolder(NamedTuple):
         return self.url, delta_options(self.url)
 
     @property
+    def iceberg(self) -> dict[str, str]:
+        """The properties with which pyiceberg reaches the store, unless its own configuration has others."""
+        use_formats(_NEEDS)
+        from cluster.tier.store.store_by_url import iceberg_options
+
+        return iceberg_options()
+
+    @property
     def settings(self) -> dict[str, str | None]:
         """The properties of a new Delta table. They make checkpoints more frequent, because a reader fetches each
         commit since the last checkpoint."""
@@ -92,20 +100,34 @@ class StoreFolder(NamedTuple):
 
         return open_store(self.url)
 
-    def has_files(self, day: str) -> bool:
-        """Returns True if there are Parquet files in sub-folders whose names begin with `day`. Raises StoreFailed."""
+    def has_files(self, day: str, ending: str = ".parquet") -> bool:
+        """Returns True if there are files with that ending in sub-folders whose names begin with `day`. Raises
+        StoreFailed."""
         found = (path for page in self.files("") for path in page)
-        return any(path.startswith(day) and path.endswith(".parquet") for path in found)
+        return any(path.startswith(day) and path.endswith(ending) for path in found)
 
     def files(self, prefix: str) -> Iterator[list[str]]:
         """Yields, for each page of the store's listing, the paths of the files in direct sub-folders whose own names
         begin with `prefix`. Raises StoreFailed."""
+        for page in self._listed(prefix):
+            yield [path for path, _ in page]
+
+    def older(self, within: str, prefix: str, before_s: float) -> list[str]:
+        """Returns the paths of the files in sub-folders whose names begin with `within`, whose own names begin with
+        `prefix`, and that were written before a time (seconds since the epoch), by the store's clock. Raises
+        StoreFailed."""
+        found = (each for page in self._listed(prefix) for each in page)
+        return [path for path, written_s in found if path.startswith(within) and written_s < before_s]
+
+    def _listed(self, prefix: str) -> Iterator[list[tuple[str, float]]]:
+        """Yields (path, time at which it was written, in seconds since the epoch) of the same files as `files`."""
         import obstore
 
         with told(self.url, "the listing"):
             for page in obstore.list(_client(self.url), chunk_size=LIST_CHUNK):
-                paths = [meta["path"] for meta in page]
-                yield [path for path in paths if path.count("/") == 1 and path.partition("/")[2].startswith(prefix)]
+                found = ((meta["path"], meta["last_modified"].timestamp()) for meta in page)
+                named = ((path, path.split("/")[1], written_s) for path, written_s in found if path.count("/") == 1)
+                yield [(path, written_s) for path, name, written_s in named if name.startswith(prefix)]
 
     def remove(self, paths: Sequence[str]) -> None:
         """Removes files; one that is missing is no error. Raises StoreFailed."""

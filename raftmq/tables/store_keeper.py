@@ -22,6 +22,7 @@ import logging
 import random
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
 
 from cluster.tier.store.errors import AlreadyExists, Conflict, NotFound, StoreError
 from cluster.tier.store.object_store import ObjectStore, probe
@@ -40,6 +41,14 @@ logger = logging.getLogger(__name__)
 _PROBES = "_raftmq"
 _PROBES_MAX = 3
 _POLICY = RetryPolicy(pause_max_s=2.0, call_s=10.0, total_s=15.0)
+
+
+class Keepable(Protocol):
+    """A snapshot of a table. `keeper`: the number of the run that made the last commit of any run; None if the table
+    does not record it."""
+
+    @property
+    def keeper(self) -> int | None: ...
 
 
 class StoreKeeper:
@@ -82,7 +91,7 @@ class StoreKeeper:
         finally:
             self._thread.__exit__()
 
-    def check(self, target: DeltaTarget) -> None:
+    def check(self, target: Keepable) -> None:
         """Raises TableError if another run has taken the lease, or has committed after this run's last commit."""
         who = self._lease.lost
         if not who and self._has_committed and target.keeper != self._run:

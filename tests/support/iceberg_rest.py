@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import unquote
 
@@ -31,10 +32,12 @@ class RestCatalogServer:
     """The server. `faults` has what happens to the next commits, one each; "" for none. `held` are the commits that are
     carried out later."""
 
-    def __init__(self, folder: Path, port: int = 0) -> None:
+    def __init__(self, folder: Path, port: int = 0, store: Mapping[str, str] = MappingProxyType({})) -> None:
+        """`store`: pyiceberg's properties for the store of the tables' metadata."""
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        self.catalog = SqlCatalog("rest", uri=f"sqlite:///{folder / 'rest.db'}", warehouse=f"file://{folder}")
+        uri, warehouse = f"sqlite:///{folder / 'rest.db'}", f"file://{folder}"
+        self.catalog = SqlCatalog("rest", uri=uri, warehouse=warehouse, **store)
         self.faults: list[str | int] = []
         self.held: list[Callable[[], object]] = []
         self.commits = 0

@@ -13,6 +13,7 @@ from raftmq.tables.iceberg_catalog import load
 from raftmq.tables.iceberg_place import IcebergPlace
 from raftmq.tables.iceberg_table import IcebergTarget
 from raftmq.tables.kept_table import TableOptions
+from raftmq.tables.table_folder import TablePlace
 from raftmq.tables.table_run import TableRun
 
 FILE = IcebergPlace()
@@ -23,7 +24,7 @@ OPTIONS = TableOptions(DEFAULT_COLUMNS, iceberg=FILE)
 def run_of(
     mq: raftmq.Client,
     topic: str,
-    folder: Path,
+    folder: TablePlace,
     place: IcebergPlace = FILE,
     kind: type[IcebergTarget] = IcebergTarget,
     **more: Any,
@@ -32,13 +33,13 @@ def run_of(
     return TableRun(mq, [topic], folder, OPTIONS._replace(iceberg=place, **more), kind)
 
 
-def opened(folder: Path, place: IcebergPlace = FILE) -> Table:
+def opened(folder: TablePlace, place: IcebergPlace = FILE) -> Table:
     """The table as it is now."""
     with load(place, folder) as catalog:
         return catalog.load_table(place.identifier(folder))
 
 
-def rows_in(folder: Path, place: IcebergPlace = FILE) -> list[tuple[int, int]]:
+def rows_in(folder: TablePlace, place: IcebergPlace = FILE) -> list[tuple[int, int]]:
     """The messages of the table."""
     table = opened(folder, place).scan(selected_fields=("queue_id", "queue_offset")).to_arrow()
     return sorted(zip(*(table[name].to_pylist() for name in ("queue_id", "queue_offset")), strict=True))
@@ -49,6 +50,6 @@ def visible(folder: Path) -> set[str]:
     return {path.name for path in folder.glob("day=*/[!_]*.parquet")}
 
 
-def named(folder: Path, place: IcebergPlace = FILE) -> set[str]:
+def named(folder: TablePlace, place: IcebergPlace = FILE) -> set[str]:
     """Names of the files of the newest snapshot."""
     return {task.file.file_path.rpartition("/")[2] for task in opened(folder, place).scan().plan_files()}

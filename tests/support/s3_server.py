@@ -37,7 +37,9 @@ server.main()
 """moto_server, one request at a time: moto's threads share objects without a lock. A condition is compared first and
 written later, so two could win; and a read beside a write of the same object answers 500."""
 START_TRIES, START_PAUSE_S = 600, 0.05
-_LENGTH = re.compile(rb"(?i)content-length: *(\d+)")
+_LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
+_EXPECTS = re.compile(rb"(?i)\r\nexpect: *100-continue")
+_CHUNKED = re.compile(rb"(?i)\r\ntransfer-encoding: *chunked")
 
 
 @contextmanager
@@ -82,6 +84,22 @@ def options(endpoint: str, folder: Path) -> TierSection:
     return TierSection(endpoint=endpoint, region="us-east-1", credentials_file=str(keys))
 
 
+async def _body(reader: asyncio.StreamReader, head: bytes) -> bytes:
+    """The body of a request as it came: with the sizes of its chunks, if it has any."""
+    if not _CHUNKED.search(head):
+        length = _LENGTH.search(head)
+        return await reader.readexactly(int(length[1])) if length else b""
+    parts, size = [], -1
+    while size:
+        parts.append(line := await reader.readuntil(b"\r\n"))
+        size = int(line.split(b";")[0], 16)
+        if size:
+            parts.append(await reader.readexactly(size + 2))
+    while line != b"\r\n":
+        parts.append(line := await reader.readuntil(b"\r\n"))
+    return b"".join(parts)
+
+
 class BreakingProxy:
     """Passes one request per connection on, and hands the answer to `breaks`, which says what the client gets of it.
     None: nothing, for ever. Empty: the connection is closed."""
@@ -113,8 +131,10 @@ class BreakingProxy:
         self._open.add(writer)
         try:
             head = await reader.readuntil(b"\r\n\r\n")
-            length = _LENGTH.search(head)
-            body = await reader.readexactly(int(length[1])) if length else b""
+            if _EXPECTS.search(head):
+                writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                head = _EXPECTS.sub(b"", head)
+            body = await _body(reader, head)
             self.requests.append(head.split(b"\r\n", 1)[0])
             answer = self.breaks(head, await self._ask(self.asks(head), body) if self.passes else b"")
             if answer is None:

@@ -39,6 +39,12 @@ class StoreProxy:
         self._process.stdin.flush()
         return self._answer()
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables with which a process reaches the store through the proxy."""
+        keys = {"AWS_ACCESS_KEY_ID": "access-key", "AWS_SECRET_ACCESS_KEY": "secret-key"}
+        return {**keys, "AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": self.endpoint}
+
     def requests(self) -> list[str]:
         """The first lines of the requests since the last call."""
         found: list[str] = json.loads(self.order("log"))

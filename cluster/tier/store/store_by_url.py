@@ -133,12 +133,22 @@ def delta_options(url: str) -> dict[str, str]:
         "retry_timeout": f"{DELTA_REQUEST_S} s",
     }
     if url.startswith("s3"):
-        endpoint = _endpoint(TierSection())
-        region = next((os.environ[name] for name in REGIONS if os.environ.get(name)), "us-east-1")
+        endpoint, region = _endpoint(TierSection()), _region()
         found |= {"aws_conditional_put": "etag", "aws_region": region, "aws_virtual_hosted_style_request": "false"}
         if endpoint:
             found |= {"aws_endpoint": endpoint, "allow_http": str(endpoint.startswith("http://")).lower()}
     return found
+
+
+def iceberg_options() -> dict[str, str]:
+    """Returns the properties with which pyiceberg reaches S3 if all but its keys come from the environment. It finds
+    the keys itself, where AWS's own tools find them."""
+    endpoint = _endpoint(TierSection())
+    return {"s3.region": _region(), **({"s3.endpoint": endpoint} if endpoint else {})}
+
+
+def _region() -> str:
+    return next((os.environ[name] for name in REGIONS if os.environ.get(name)), "us-east-1")
 
 
 def _endpoint(options: TierSection) -> str:

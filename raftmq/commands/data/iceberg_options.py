@@ -24,13 +24,13 @@ _FORMAT = click.option(
     type=click.Choice([DELTA, ICEBERG]),
     default=DELTA,
     show_default=True,
-    help="The format of the table. An Iceberg table is in a folder, a Delta table in one or on an object store.",
+    help="The format of the table. An Iceberg table on an object store needs --catalog.",
 )
 _CATALOG = (
     click.option(
         "--catalog",
         metavar="NAME",
-        help="The catalog of an Iceberg table, as ~/.pyiceberg.yaml names it (default: a file in DIR).",
+        help="The catalog of an Iceberg table, as ~/.pyiceberg.yaml names it (default: a file in the folder).",
     ),
     click.option(
         "--catalog-property",
@@ -55,7 +55,7 @@ def iceberg_options(*, choose: bool) -> Callable[[Callable[..., Any]], Any]:
     def added_to(command: Callable[..., Any]) -> Any:
         @functools.wraps(command)
         def called(*first: Any, **given: Any) -> Any:
-            from raftmq.tables.iceberg_place import iceberg_folder, place_of
+            from raftmq.tables.iceberg_place import place_of
 
             catalog, properties, named = given.pop("catalog"), given.pop("properties"), given.pop("named")
             place: IcebergPlace | None = place_of(catalog, properties, named)
@@ -66,7 +66,7 @@ def iceberg_options(*, choose: bool) -> Callable[[Callable[..., Any]], Any]:
             elif place == place_of(None, (), None) and not _has_catalog(given["folder"]):
                 place = None
             if place is not None:
-                iceberg_folder(first[0].to if choose else given["folder"])
+                place.check(first[0].to if choose else given["folder"])
             (require_tables if place is None else require_iceberg)()
             return command(*first, place=place, **given)
 

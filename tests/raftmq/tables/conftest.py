@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -12,9 +13,13 @@ import raftmq
 from raftmq.local.cluster import LocalCluster
 from raftmq.local.process import free_base_port
 from raftmq.tables.iceberg_place import IcebergPlace
+from raftmq.tables.store_folder import StoreFolder
+from tests.support import s3_server
 from tests.support.followed_topics import send
 from tests.support.iceberg_rest import RestCatalogServer
 from tests.support.iceberg_rows import FILE
+from tests.support.s3_server import BUCKET
+from tests.support.store_proxy import StoreProxy, store_proxy
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +38,26 @@ def topic(mq: raftmq.Client, request: pytest.FixtureRequest) -> str:
     mq.admin.create_topic(name, 2)
     send(mq, name, 40, 25)
     return name
+
+
+@pytest.fixture(scope="module")
+def proxied() -> Iterator[StoreProxy]:
+    with s3_server.moto() as endpoint, store_proxy(endpoint) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxy(proxied: StoreProxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreProxy]:
+    """The store, as the environment names it."""
+    for name, value in proxied.environment.items():
+        monkeypatch.setenv(name, value)
+    yield proxied
+    proxied.order("pass")
+
+
+@pytest.fixture
+def where(proxy: StoreProxy) -> StoreFolder:
+    return StoreFolder(f"s3://{BUCKET}/{uuid4().hex}/table")
 
 
 @pytest.fixture

@@ -48,19 +48,27 @@ def test_options_that_do_not_fit(mq: raftmq.Client, topic: str, tmp_path: Path, 
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "place", "said", "do"),
     [
-        ["run", "orders", "--format", "iceberg", "--to"],
-        ["status", "--catalog", "lake"],
-        ["compact", "--catalog-property", "type=sql"],
+        (["run", "orders", "--format", "iceberg", "--to"], "s3://bucket/lake", "needs a catalog", "--catalog NAME"),
+        (
+            ["run", "orders", "--format", "iceberg", "--catalog", "lake", "--to"],
+            "gs://bucket/lake",
+            "there can be no",
+            "",
+        ),
+        (["status", "--catalog", "lake"], "az://bucket/lake", "there can be no", "with another place"),
+        (["compact", "--table", "a.b"], "s3://bucket/lake", "needs a catalog", "--catalog-property uri="),
     ],
 )
-def test_an_iceberg_table_on_an_object_store_is_refused(mq: raftmq.Client, words: list[str]) -> None:
+def test_a_place_that_cannot_have_an_iceberg_table_is_refused(
+    mq: raftmq.Client, words: list[str], place: str, said: str, do: str
+) -> None:
     """Before anything is asked of a cluster, a catalog or a store."""
-    ran = command(mq, *words, "s3://bucket/lake")
+    ran = command(mq, *words, place)
     assert ran.exit_code == 2, ran.output
-    assert "there can be no Iceberg table at s3://bucket/lake" in ran.output
-    assert "the same command with a folder, or without --format iceberg" in ran.output
+    assert said in ran.output
+    assert do in ran.output
 
 
 def test_a_catalog_that_never_answers_is_given_up(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
-from uuid import uuid4
 
 import obstore
 import pytest
@@ -38,12 +37,10 @@ from raftmq.tables.table_rows import MoreColumns
 from raftmq.tables.table_run import TableRun
 from raftmq.tables.upkeep import compact, vacuum
 from raftmq_wire.errors import ExitCode
-from tests.support import s3_server
 from tests.support.followed_topics import send, stored
 from tests.support.pace import at_most
-from tests.support.s3_server import BUCKET
 from tests.support.stopped_store import StoppableStore
-from tests.support.store_proxy import StoreProxy, store_proxy
+from tests.support.store_proxy import StoreProxy
 
 pytestmark = pytest.mark.live
 
@@ -59,31 +56,6 @@ def mq(tmp_path_factory: pytest.TempPathFactory) -> Iterator[raftmq.Client]:
             yield client
     finally:
         live.down()
-
-
-@pytest.fixture(scope="module")
-def proxied() -> Iterator[StoreProxy]:
-    with s3_server.moto() as endpoint, store_proxy(endpoint) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def proxy(proxied: StoreProxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreProxy]:
-    """The store, as the environment names it."""
-    for name, value in store_of(proxied).items():
-        monkeypatch.setenv(name, value)
-    yield proxied
-    proxied.order("pass")
-
-
-def store_of(proxy: StoreProxy) -> dict[str, str]:
-    keys = {"AWS_ACCESS_KEY_ID": "access-key", "AWS_SECRET_ACCESS_KEY": "secret-key"}
-    return {**keys, "AWS_REGION": "us-east-1", "AWS_ENDPOINT_URL": proxy.endpoint}
-
-
-@pytest.fixture
-def where(proxy: StoreProxy) -> StoreFolder:
-    return StoreFolder(f"s3://{BUCKET}/{uuid4().hex}/table")
 
 
 def rows_in(where: StoreFolder) -> list[tuple[int, int]]:
