@@ -55,7 +55,7 @@ class IcebergPlace(NamedTuple):
             raise LocalError(
                 f"the Iceberg table at {where} needs a catalog",
                 "only a table in a folder has its catalog in a file of this folder",
-                "--catalog NAME, as ~/.pyiceberg.yaml names it, or --catalog-property uri=http://catalog:8181",
+                "--catalog lake, if ~/.pyiceberg.yaml has one of this name, or --catalog-property uri=http://catalog:8181",
                 ExitCode.USAGE,
             )
 

@@ -26,7 +26,17 @@ from raftmq.tables.day_files import ROW_GROUP_ROWS
 from raftmq.tables.errors import LostRace, TableError
 from raftmq.tables.iceberg_catalog import asking, existing, load
 from raftmq.tables.iceberg_place import IcebergPlace
-from raftmq.tables.iceberg_table import OURS, OneCommit, at_name, checked, data_file, data_files, location_of, recorded, strays
+from raftmq.tables.iceberg_table import (
+    OURS,
+    OneCommit,
+    at_name,
+    checked,
+    data_file,
+    data_files,
+    location_of,
+    recorded,
+    strays,
+)
 from raftmq.tables.local_folder import sync_folder
 from raftmq.tables.table_folder import TablePlace, absolute, folder_at
 from raftmq.tables.table_rows import DAY

@@ -50,7 +50,7 @@ def test_options_that_do_not_fit(mq: raftmq.Client, topic: str, tmp_path: Path, 
 @pytest.mark.parametrize(
     ("words", "place", "said", "do"),
     [
-        (["run", "orders", "--format", "iceberg", "--to"], "s3://bucket/lake", "needs a catalog", "--catalog NAME"),
+        (["run", "orders", "--format", "iceberg", "--to"], "s3://bucket/lake", "needs a catalog", "--catalog lake"),
         (
             ["run", "orders", "--format", "iceberg", "--catalog", "lake", "--to"],
             "gs://bucket/lake",
