@@ -52,6 +52,11 @@ class LocalError(Exception):
         self.exit_code = exit_code
         self.group = group
 
+    def after(self, done: str) -> LocalError:
+        """Returns this error for a command that had carried out a part of its work before, which `done` names. Its exit
+        code is UNKNOWN, because the other codes say that nothing was changed, or do not say it."""
+        return LocalError(self.what, f"{self.why}; {done}", self.fix, ExitCode.UNKNOWN, group=self.group)
+
     def of_group(self, group: int) -> LocalError:
         """Returns this error with the group of brokers named in its text, for a cluster with several groups."""
         return LocalError(f"group {group}: {self.what}", self.why, self.fix, self.exit_code, group=group)

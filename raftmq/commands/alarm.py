@@ -40,7 +40,8 @@ def ack(key: str, data: str | None, admin: str | None, as_json: bool) -> None:
     """Acknowledge the event behind the alarm KEY: the alarm ends on every node, permanently."""
     groups = all_groups(admin, data)
     path = f"/v1/alarms/{quote(key, safe='')}/ack"
-    answers = in_those_with_it(groups, lambda api: api.post(path, {}))  # each group has its own events
+    # Each group has its own events.
+    answers = in_those_with_it(groups, lambda api: api.post(path, {}), "raftmq alarm list")
     show_problems(alone(groups, "asked"))
     told = {group: f"{f'group {group}: ' * (len(groups) > 1)}{answer['event']}" for group, answer in answers.items()}
     show(as_json, in_one(answers), *(f"acknowledged: {event}" for event in told.values()))

@@ -83,8 +83,10 @@ def finalized(apis: Mapping[int, Api], would: Would) -> dict[int, Finalized]:
         except LocalError as error:
             if len(apis) == 1:
                 raise
-            done = f"raised before: group {', '.join(raised)}" if raised else "no group was raised before"
-            why = f"{error.why}; {done}, and those after it were left alone"
+            if raised:
+                done = f"raised before: group {', '.join(raised)}, and those after it were left alone"
+                raise error.after(done).of_group(group) from None
+            why = f"{error.why}; no group was raised before, and those after it were left alone"
             raise LocalError(error.what, why, error.fix, error.exit_code).of_group(group) from None
         raised.append(str(group))
     return answers

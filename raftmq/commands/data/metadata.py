@@ -13,7 +13,7 @@ from raftlog.types import FIRST_GROUP
 from raftmq.commands.command_group import command_group
 from raftmq.commands.shared_options import NOW, cluster_options, print_json, show, show_problems
 from raftmq.local.http.admin_http import AdminApi
-from raftmq.local.http.all_groups import Groups, all_groups, alone, in_each
+from raftmq.local.http.all_groups import Groups, all_groups, alone
 from raftmq.local_path import LocalPath
 from raftmq_wire.errors import ExitCode, LocalError
 
@@ -129,8 +129,7 @@ def _send(requests: Sequence[tuple[AdminApi, dict[str, Any]]]) -> None:
         except LocalError as error:
             if not done:
                 raise
-            why = f"{error.why}, of this part; {done} of {len(requests)} parts were imported before"
-            raise LocalError(error.what, why, error.fix, ExitCode.UNKNOWN) from None
+            raise error.after(f"of {len(requests)} parts, {done} were imported before this one") from None
 
 
 def _present(groups: Groups) -> Metadata:
@@ -138,7 +137,12 @@ def _present(groups: Groups) -> Metadata:
 
     from cluster.backup.metadata import Metadata, of_cluster
 
-    told = in_each(groups, lambda api: msgspec.convert(api.get("/v1/metadata"), Metadata))
+    told: dict[int, Metadata] = {}
+    for group, addresses in groups.items():
+        try:
+            told[group] = msgspec.convert(AdminApi(addresses).get("/v1/metadata"), Metadata)
+        except LocalError as error:
+            raise (error.of_group(group) if len(groups) > 1 else error) from None
     return of_cluster(told)
 
 

@@ -30,7 +30,7 @@ def retention(run: bool, dry_run: bool, data: str | None, admin: str | None, as_
     if dry_run and not run:
         raise click.UsageError("--dry-run goes with --run")
     path = "/v1/retention/run?dry_run=true" if dry_run else "/v1/retention/run"
-    ran = in_each(groups, lambda api: api.post(path, {}), "raftmq retention") if run else {}
+    ran = in_each(groups, lambda api: api.post(path, {}), "raftmq retention", dry_run=dry_run) if run else {}
     asked, silent = each_node_of(groups, "/v1/retention")
     if as_json:
         print_json({"schema": 1, "run": in_one(ran) if ran else None, "nodes": [each.view for each in asked]})

@@ -148,7 +148,8 @@ def _moved(
     path = f"/v1/groups/{quote(name, safe='')}/{act}"
 
     def changed(body: dict[str, Any]) -> dict[str, Any]:
-        return one_change(in_each(groups, lambda api: api.post(path, body), f"raftmq group describe {name}"), field)
+        look, dry_run = f"raftmq group describe {name}", bool(body["dry_run"])
+        return one_change(in_each(groups, lambda api: api.post(path, body), look, dry_run=dry_run), field)
 
     if question is not None and not body["dry_run"]:
         count = len(changed({**body, "dry_run": True})[field])

@@ -98,7 +98,7 @@ def abort(name: str, write: int, dry_run: bool, data: str | None, admin: str | N
     """Discard what is staged for write number WRITE of NAME. A commit of it is refused from then on."""
     body = {"name": name, "write": write, "dry_run": dry_run}
     groups = all_groups(admin, data)
-    answers = in_those_with_it(groups, lambda api: api.post("/v1/writes/abort", body), LOOK)
+    answers = in_those_with_it(groups, lambda api: api.post("/v1/writes/abort", body), LOOK, dry_run=dry_run)
     attempts, messages = (sum(answer[key] for answer in answers.values()) for key in ("attempts", "messages"))
     what = f"{counted(attempts, 'attempt')} with {counted(messages)}"
     told = f"nothing was changed; {what} would be discarded" if dry_run else f"{what} are discarded"
@@ -114,7 +114,9 @@ def forget(name: str, dry_run: bool, data: str | None, admin: str | None, as_jso
     body = {"name": name, "dry_run": dry_run}
     groups = all_groups(admin, data)
     # The first group last: while it knows the name, nobody can write under it again.
-    answers = in_those_with_it(groups, lambda api: api.post("/v1/writes/forget", body), LOOK, first_last=True)
+    answers = in_those_with_it(
+        groups, lambda api: api.post("/v1/writes/forget", body), LOOK, first_last=True, dry_run=dry_run
+    )
     told = "nothing was changed; it would be forgotten" if dry_run else "it is forgotten"
     newest = max(answer["write"] for answer in answers.values())
     show(as_json, in_one(answers), f"{name} was committed up to {newest}: {told}")

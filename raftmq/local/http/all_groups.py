@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from cluster.config.local_layout import NodeName, find_data_dir, key_of, name_of, read_cluster
@@ -42,9 +42,13 @@ def named_group(groups: Groups, group: int) -> Groups:
     return {group: groups[group]}
 
 
-def in_each(groups: Groups, ask: Callable[[AdminApi], _T], look: str = "raftmq topic list") -> dict[int, _T]:
-    """Calls `ask` for each group, one after the other. Returns group -> result. `look`: the command that shows whether
-    a change has happened. Raises the LocalError of the first group that refuses; the groups after it are not asked."""
+def in_each(groups: Groups, ask: Callable[[AdminApi], _T], look: str, *, dry_run: bool = False) -> dict[int, _T]:
+    """Has `ask` change each group, one after the other. Returns group -> result. `look`: the command that shows whether
+    a change has happened. `dry_run`: `ask` changes nothing.
+
+    Raises the LocalError of the first group that refuses; the groups after it are not asked. If others were changed
+    before, the error says which (`LocalError.after`).
+    """
     done: dict[int, _T] = {}
     for group, addresses in groups.items():
         try:
@@ -52,10 +56,20 @@ def in_each(groups: Groups, ask: Callable[[AdminApi], _T], look: str = "raftmq t
         except LocalError as error:
             if len(groups) == 1 or (not done and _is_not_found(error)):
                 raise
-            before = f"done before: group {', '.join(map(str, done))}" if done else "no group was asked before"
+            if done and not dry_run:
+                raise _after(error, done).of_group(group) from None
+            before = f"asked before: group {_listed(done)}" if done else "no group was asked before"
             why = f"{error.why}; {before}, and those after it were left alone"
             raise LocalError(error.what, why, error.fix, error.exit_code).of_group(group) from None
     return done
+
+
+def _after(error: LocalError, done: Iterable[int]) -> LocalError:
+    return error.after(f"done before: group {_listed(done)}, and those after it were left alone")
+
+
+def _listed(groups: Iterable[int]) -> str:
+    return ", ".join(map(str, groups))
 
 
 def told_by_each(groups: Groups, ask: Callable[[AdminApi], _T]) -> tuple[dict[int, _T], list[str]]:
@@ -80,13 +94,14 @@ def told_by_each(groups: Groups, ask: Callable[[AdminApi], _T]) -> tuple[dict[in
 
 
 def in_those_with_it(
-    groups: Groups, ask: Callable[[AdminApi], _T], look: str = "raftmq topic list", *, first_last: bool = False
+    groups: Groups, ask: Callable[[AdminApi], _T], look: str, *, first_last: bool = False, dry_run: bool = False
 ) -> dict[int, _T]:
-    """Calls `ask` for each group. Returns group -> result, without the groups that answer `not_found`: only some
-    groups may have the object that is asked about.
+    """Has `ask` change each group. Returns group -> result, without the groups that answer `not_found`: only some
+    groups may have the object that is to be changed.
 
-    `look` as for `in_each`; `first_last`: the first group is asked last. Raises LocalError for the first group that
-    does not answer or refuses, and the first group's `not_found` error if no group has the object.
+    `look` and `dry_run` as for `in_each`; `first_last`: the first group is asked last. Raises LocalError for the first
+    group that does not answer or refuses, as `in_each` does, and the first group's `not_found` error if no group has
+    the object.
     """
     done: dict[int, _T] = {}
     nothing: dict[int, LocalError] = {}
@@ -95,7 +110,8 @@ def in_those_with_it(
             done[group] = ask(AdminApi(groups[group], look))
         except LocalError as error:
             if not _is_not_found(error):
-                raise (error.of_group(group) if len(groups) > 1 else error) from None
+                told = _after(error, done) if done and not dry_run else error
+                raise (told.of_group(group) if len(groups) > 1 else told) from None
             nothing[group] = error
     if not done:
         raise nothing[FIRST_GROUP]

@@ -124,4 +124,4 @@ def test_an_import_that_stops_after_some_parts_says_that_they_were_imported(node
     result = CliRunner().invoke(metadata_command, ["import", str(file), "--yes", "--admin", node.api.address])
     assert isinstance(result.exception, LocalError)
     assert result.exception.exit_code is ExitCode.UNKNOWN
-    assert result.exception.why.endswith(", of this part; 1 of 2 parts were imported before")
+    assert result.exception.why.endswith("; of 2 parts, 1 were imported before this one")

@@ -73,6 +73,7 @@ def test_a_refusal_on_the_way_says_what_was_raised_and_ends_it() -> None:
     with pytest.raises(LocalError, match="group 3: ") as caught:
         finalized(apis, look_at(apis))
     assert caught.value.why == "no leader; raised before: group 2, and those after it were left alone"
+    assert caught.value.exit_code is ExitCode.UNKNOWN
     assert asked[3:] == ["raise 2", "raise 3"]
 
 
