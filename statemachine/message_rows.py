@@ -47,7 +47,7 @@ class MessageRows(Family):
         contradicts the state raises InvariantViolationError."""
         topics, append = self._topics, self._queues.append
         run = None
-        for run in decoded.iter_runs():
+        for run in decoded.decoded_runs():
             topic_id, queue_id, base, count, kind, items = run
             known = topics.exists(topic_id)
             if known and kind < _IN_NO_QUEUE:

@@ -128,9 +128,10 @@ class Payload(NamedTuple):
     keys: bytes
     effects: bytes
 
-    def iter_runs(self) -> Iterator[Run]:
-        """Yields the runs of messages in payload order. Raises PayloadError if one is cut short."""
+    def decoded_runs(self) -> list[Run]:
+        """Returns the runs of messages in payload order. Raises PayloadError if one is cut short."""
         data, at, end = self.runs, 0, len(self.runs)
+        runs: list[Run] = []
         while at < end:
             if end - at < RUN.size:
                 raise PayloadError("a run's header is cut")
@@ -138,8 +139,9 @@ class Payload(NamedTuple):
             stop = at + RUN.size + count * ITEM.size
             if stop > end:
                 raise PayloadError("a run is cut")
-            yield Run(topic_id, queue_id, base, count, kind, data[at + RUN.size : stop])
+            runs.append(Run(topic_id, queue_id, base, count, kind, data[at + RUN.size : stop]))
             at = stop
+        return runs
 
     def iter_sessions(self) -> Iterator[SessionRows]:
         """Yields the producer sessions in payload order. Raises PayloadError if one is cut short."""

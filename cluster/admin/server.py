@@ -239,6 +239,7 @@ def _serve(
                 port, watch, request.match_info, body, consistency, request.query, request.headers, owner, asker, caller
             )
             call = call._replace(ask_leader=forwarder.ask_leader, secure=request.secure)
+            port.services.catch_up()
             answer = await route.handler(call)
             if isinstance(answer, Stream):
                 return await _streamed(request, answer, lambda: access.goes_on(caller, route.needs, request.match_info))

@@ -93,6 +93,11 @@ class Services(Protocol):
         """Asks for a ReadIndex round, which all requests of a turn share. Calls `done` with True if reads of the
         applied state are now linearizable, else with False."""
 
+    def catch_up(self) -> None:
+        """Applies at once the committed entries that are held back although their requests are answered. Every request
+        that reads the state calls this first, at its door: `Router.as_leader` and the admin server call it for all
+        requests, `read_index` for a read of another node, and the search for a repeated send calls it itself."""
+
     def commit_offset_later(self, group: str, topic_id: int, queue_id: int, offset: int) -> None:
         """Commits an offset without an answer, together with others: the last value for each queue is in the log after
         at most 100 ms. Leader only."""

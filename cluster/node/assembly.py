@@ -168,7 +168,9 @@ class Assembly:
             transport=thrift or sender,
             proposer=proposer,
             flush=thrift.flush if thrift else self.serving.proposals.flush,
-            lanes=DriverLanes(self._lanes.append, self._lanes.apply, self.environment.apply_bytes),
+            lanes=DriverLanes(
+                self._lanes.append, self._lanes.apply, self.environment.apply_bytes, self._lanes.catch_up
+            ),
             stages=context.stages,
             on_install=self.integrity.installs.offered,
         )

@@ -40,7 +40,7 @@ class NodeLanes:
         on_persisted: Callable[[Persisted], None],
         on_applied: Callable[[Applied], None],
         on_inline: Callable[[bool], object],
-        on_committed: Callable[[list[Entry]], object],
+        on_committed: Callable[[list[Entry]], bool],
     ) -> None:
         """Makes the lanes. `reserved` returns the reason why messages may not be written now; "" if they may.
         `groups_here` returns the number of groups of brokers whose nodes share the disk. Any thread may call these two.
@@ -62,6 +62,9 @@ class NodeLanes:
         prepare_lane = PrepareLane(log, clock.monotonic_s, reserved, groups_here)
         self.append: LaneRunner[PersistJob] = append_runner("append", append_lane, loop, on_persisted, fail)
         self.apply: LaneRunner[list[Entry]] = apply_runner("apply", apply_lane, loop, on_applied, fail)
+        self.catch_up: Callable[[], object] = getattr(self.apply, "catch_up", _nothing)
+        """Applies at once the runs that are held back (`cluster.replication.apply_lane.HeldRuns`). A runner without
+        this method holds none back."""
         self._flush: LaneRunner[object] = runner("flush", storage.checkpointer, loop, _ignore, fail)
         self._prepare: LaneRunner[object] = runner("prepare", prepare_lane, loop, _ignore, fail)
         self._entries = entries
@@ -100,8 +103,13 @@ class NodeLanes:
 
     async def close(self) -> None:
         """Stops the lanes one after the other; each finishes its queued jobs first."""
+        self.catch_up()
         for lane in (self.append, self.apply, self._prepare, self._flush, self._entries):
             await self._loop.run_in_executor(None, lane.close)
+
+
+def _nothing() -> None:
+    """Does nothing, because nothing is held back."""
 
 
 def _ignore(done: object) -> None:

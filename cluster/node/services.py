@@ -98,6 +98,10 @@ class NodeServices:
         answer linearizably, else with False."""
         self._inbox.read_index(done)
 
+    def catch_up(self) -> None:
+        """Applies at once the committed entries that are held back (`cluster.replication.apply_lane.HeldRuns`)."""
+        self._inbox.catch_up()
+
     def commit_offset_later(self, group: str, topic_id: int, queue_id: int, offset: int) -> None:
         """Adds a commit of an offset to the next log entry with commits of several clients."""
         self._proposals.offsets.commit_later(group, topic_id, queue_id, offset)

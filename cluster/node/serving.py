@@ -97,6 +97,7 @@ class Serving:
                 metrics=meters.traffic,
                 ledger=Ledger(context.fs, storage.directory.path, config.limits.batches_inflight_max),
                 sync_ms=lambda: peers.syncs.of_majority(context.raw.membership.voter_ids),
+                awaits=lambda topic_id, queue_id: self.broker.pulls.long_polls.waits_for(topic_id, queue_id),
             )
         )
         parts.of(proposals.gate)

@@ -96,7 +96,15 @@ def encode_message(message: Message) -> list[bytes]:
     """Returns the frame of a Raft message as byte strings to be written one after another. The bytes of entries are not
     copied."""
     if isinstance(message, AppendEntries):
-        return _encode_append(message)
+        parts: list[bytes] = []
+        size = 0
+        for entry in message.entries:
+            parts.append(entry.header)
+            parts.append(entry.payload)
+            size += 64 + len(entry.payload)
+        prev = message.prev
+        numbers = [message.from_id, message.to_id, message.term, prev.term, prev.index, message.commit_index]
+        return [pack(Kind.APPEND_ENTRIES, numbers, size), *parts]
     kind = _KINDS[type(message)]
     fields: list[Any] = list(message)
     at = _ENTRY_ID_AT.get(kind)
@@ -138,24 +146,6 @@ def _check_numbers(kind: int, numbers: list[Any]) -> None:
             raise ValueError(f"{name} is {value!r:.60}")
 
 
-def _encode_append(message: AppendEntries) -> list[bytes]:
-    parts: list[bytes] = []
-    size = 0
-    for entry in message.entries:
-        parts.append(entry.header)
-        parts.append(entry.payload)
-        size += 64 + len(entry.payload)
-    header = [
-        message.from_id,
-        message.to_id,
-        message.term,
-        message.prev.term,
-        message.prev.index,
-        message.commit_index,
-    ]
-    return [pack(Kind.APPEND_ENTRIES, header, size), *parts]
-
-
 def _decode_append(header: list[Any], payload: bytes, group_id: int) -> AppendEntries:
     from_id, to_id, term, prev_term, prev_index, commit_index = header
     entries: tuple[Entry, ...] = tuple(decode_entries(payload, group_id)) if payload else ()
@@ -178,7 +168,7 @@ _KINDS: dict[type, Kind] = {message_type: Kind(kind) for kind, message_type in _
 
 def _plan_of(kind: Kind) -> tuple[tuple[str, Any, int, int], ...]:
     """Returns (field, type, least, greatest) of each number that `_check_numbers` checks, in order. An EntryId's fields
-    come last, except in AppendEntries, whose header lists them one by one (`_encode_append`)."""
+    come last, except in AppendEntries, whose header lists them one by one (`encode_message`)."""
     if kind == Kind.APPEND_ENTRIES:
         names = ["from_id", "to_id", "term", "term", "index", "commit_index"]
     else:

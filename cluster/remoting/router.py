@@ -79,6 +79,7 @@ class Router(Dispatch):
         )
         """The request codes that are refused on a connection without TLS."""
         self._state = state
+        self._catch_up = services.catch_up
         self._proposals = proposals
         self._fenced = services.fenced
         self._log_begins = log_begins
@@ -171,6 +172,7 @@ class Router(Dispatch):
         failure becomes the answer."""
         if self.closings.waiting:
             self.closings.look()
+        self._catch_up()
         code = frame.header.code
         try:
             if code in SENDS and self._proposals.open:

@@ -129,9 +129,16 @@ class AppendRunner:
         """Persists the job: at once on the loop, or on the lane's thread."""
         if self._failed:
             return
-        small = self._is_small(job)
-        if job.entries:
-            self._next_index = job.entries[-1].index + 1
+        entries = job.entries
+        # A small job needs one write and one sync of a few pages: no vote, no cut of the log, no new file.
+        small = bool(entries) and job.hard_state is None and entries[0].index == self._next_index
+        if entries:
+            self._next_index = entries[-1].index + 1
+            if entries[-1].end_position - entries[0].position > INLINE_BYTES_MAX:
+                small = False
+            for entry in entries:
+                if entry.flags & FLAG_ROLL:
+                    small = False
         if self._on_thread or self._parked or not small or not self._pace.quick(self._loop.time()):
             self._to_thread(job)
             return
@@ -147,19 +154,6 @@ class AppendRunner:
     def close(self) -> None:
         """Finishes the jobs on the thread. May be called on any thread, once nothing is submitted any more."""
         self._runner.close()
-
-    def _is_small(self, job: PersistJob) -> bool:
-        """Returns True if the job needs one write and one sync of a few pages: no vote, no cut of the log, no new
-        file."""
-        entries = job.entries
-        if not entries or job.hard_state is not None or entries[0].index != self._next_index:
-            return False
-        if entries[-1].end_position - entries[0].position > INLINE_BYTES_MAX:
-            return False
-        for entry in entries:  # noqa: SIM110 - a generator costs a lone message more than the check
-            if entry.flags & FLAG_ROLL:
-                return False
-        return True
 
     def _to_thread(self, job: PersistJob) -> None:
         self.at_once = False

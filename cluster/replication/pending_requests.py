@@ -27,8 +27,8 @@ class SendReplies(Protocol):
     """Answers the client of a send with its outcome (see `cluster.broker.sends.send_outcomes`)."""
 
     def committed(self, sends: list[Send], built: Built) -> int:
-        """Answers the plain sends at the beginning of an entry that is committed and about to be applied: nothing else
-        runs on the event loop before. Returns the number of answered sends."""
+        """Answers the plain sends at the beginning of an entry that is committed: it is about to be applied, and nobody
+        reads the state before. Returns the number of answered sends."""
 
     def stored(self, sends: list[Send], built: Built, muted: set[int]) -> None:
         """Answers sends that are committed and applied, or that may be answered earlier at their level, except those at

@@ -92,9 +92,11 @@ class Proposals:
         metrics: ProposalFigures | None = None,
         ledger: Ledger | None = None,
         sync_ms: Callable[[], float] = lambda: 0.0,
+        awaits: Callable[[int, int], bool] = lambda topic_id, queue_id: False,
     ) -> None:
         """`store_host` is the advertised ip and port, packed. `sync_ms` returns the mean time of a sync on the disks of
-        a majority, in milliseconds; 0.0 if unknown.
+        a majority, in milliseconds; 0.0 if unknown. `awaits(topic_id, queue_id)` returns True if a reader waits for the
+        next message of the queue.
 
         `before_open` is called when this term's no-op is applied, with the index of the no-op and a function that opens
         writes. It may call that function later. Without a `ledger` no send is answered early.
@@ -107,6 +109,7 @@ class Proposals:
         self._wake = context.wake
         self._replies = replies
         self._before_open = before_open
+        self._awaits = awaits
         self.opened: Signal[[]] = Signal()
         """Emitted when this node accepts writes as leader: requests that waited for a leader may continue."""
         self.unproposed: Signal[[list[Send]]] = Signal()
@@ -356,29 +359,48 @@ class Proposals:
                 return False
         return True
 
-    def on_committed(self, entries: list[Entry]) -> None:
-        """Answers plain sends of entries that are about to be applied: they are committed and on this node's disk, and
-        nothing else runs on the event loop before they are applied. The entries stay pending until they are applied.
-        Answers keep the order of the log: a send behind an unanswered request keeps waiting."""
-        if self._acks:
-            return
+    def on_committed(self, entries: list[Entry]) -> bool:
+        """Answers plain sends of entries that are about to be applied: they are committed and on this node's disk.
+        Returns True if all requests of these entries are answered and nobody waits for their messages: then they may
+        be applied later (`cluster.replication.apply_lane.HeldRuns`). If it returns False, nothing else runs on the
+        event loop before they are applied. Answers keep the order of the log: a send behind an unanswered request keeps
+        waiting."""
+        pending = self._pending
+        if self._acks or not pending:
+            return False
         first, last = entries[0].index, entries[-1].index
-        for index, waiter in self._pending.items():
+        ended = 0
+        while pending:
+            index, waiter = next(iter(pending.items()))
             # Answers follow the order of the log without a gap: a later request must not be answered before an earlier
             # one.
             if index > last or index < first or waiter.built is None or waiter.muted:
-                return
+                break
             # If the entry is another leader's, the requests that wait here are lost. on_applied answers them.
             if waiter.id.term != entries[index - first].term:
-                return
+                break
             try:
                 told = self._replies.committed(waiter.sends, waiter.built)
             except Exception as error:  # noqa: BLE001 - it is stored; a client without an answer asks again
                 told = len(waiter.sends)
                 self.on_contained(f"answering the sends of entry {waiter.id}", error)
             waiter.muted.update(range(told))
-            if told < len(waiter.sends):
-                return
+            if told < len(waiter.sends) or not self._ends_at_commit(waiter):
+                break
+            del pending[index]
+            self._settle(waiter, [])
+            ended += 1
+        return ended == len(entries)
+
+    def _ends_at_commit(self, waiter: PendingEntry) -> bool:
+        """Returns True if nobody waits until an entry whose sends are answered is applied: no repetition of its sends,
+        no request behind them, no send with the same unique row, no reader of its queues."""
+        if waiter.behind is not None or self._twins.waiting or self._strict.names:
+            return False
+        for send in waiter.sends:  # noqa: SIM110 - a generator costs a lone message more than the check
+            if self._awaits(send.slot.topic_id, send.queue_id):
+                return False
+        return True
 
     def on_applied(self, applied: Applied) -> None:
         """Answers the requests whose entries were applied. If the no-op of this node's own term is among them, its

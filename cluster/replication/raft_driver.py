@@ -76,6 +76,8 @@ class DriverLanes(NamedTuple):
     apply: LaneRunner[list[Entry]]
     apply_bytes: int = APPLY_BYTES
     """The most bytes of entries in one piece of work of the apply lane (`apply_lane.pieces`)."""
+    catch_up: Callable[[], object] = lambda: None
+    """Applies at once what the apply lane holds back (`apply_lane.HeldRuns`); the inbox offers it to the services."""
 
 
 class DriverInbox:
@@ -85,6 +87,7 @@ class DriverInbox:
     __slots__ = (
         "_loop",
         "applied",
+        "catch_up",
         "closed_peers",
         "messages",
         "persisted",
@@ -105,6 +108,9 @@ class DriverInbox:
         """Callbacks of reads that wait for a ReadIndex round that has not begun."""
         self.turn: Callable[[], object] = lambda: None
         """The driver's function that runs a turn; it does nothing until the driver has been made and has set it."""
+        self.catch_up: Callable[[], object] = lambda: None
+        """Applies at once what the apply lane holds back; the driver sets it. Whoever answers from the state calls it
+        first: then the state has all that was acknowledged before."""
         self.turn_queued = False
         self.turning = False
         """True while a turn runs: new inputs are then processed before it ends, or another turn follows."""
@@ -179,7 +185,7 @@ class RaftDriver:
         self._transport = transport
         self._proposer = proposer
         self._flush = flush
-        self._append, self._apply = lanes.append, lanes.apply
+        self._append, self._apply, self._catch_up = lanes.append, lanes.apply, lanes.catch_up
         self._apply_bytes, self._uncut_bytes = lanes.apply_bytes, lanes.apply_bytes // COMMAND_WEIGHT
         self._on_install = on_install
         self._ticks = 0
@@ -201,7 +207,7 @@ class RaftDriver:
         self.implausible: Signal[[NodeId, ImplausibleMessageError]] = Signal()
         """Emitted when a peer has sent an implausible message, which the core has ignored."""
         self.wake = inbox.wake
-        inbox.turn = self._turn
+        inbox.turn, inbox.catch_up = self._turn, lanes.catch_up
 
     def start(self) -> None:
         """Starts the timer of ticks, and the first turn."""
@@ -231,11 +237,31 @@ class RaftDriver:
             return
         self.turns += 1
         inbox.turning = True
+        raw = self.raw
         try:
-            self._step_inputs()
+            wall_ms, now_ms = self._clock.wall_ms(), self._clock.monotonic_ms()
+            self._now_ms = now_ms
+            # The clock is read once per turn, so inputs of one turn have one time, in every run of a simulator's seed.
+            raw.set_clock(wall_ms, now_ms)
+            if inbox.persisted or inbox.applied:
+                self._take_reports()
+            while inbox.messages:
+                messages, inbox.messages = inbox.messages, []
+                for message in messages:
+                    try:
+                        raw.step(message)
+                    # No message may stop a node. The core has changed nothing, and `implausible` reports the sender.
+                    except ImplausibleMessageError as error:
+                        self.implausible(message.from_id, error)
+            if inbox.closed_peers:
+                for peer in inbox.closed_peers:
+                    raw.peer_closed(peer)
+                inbox.closed_peers.clear()
+            while self._ticks:
+                self._ticks -= 1
+                raw.tick()
             if inbox.reads:
                 self._start_reads()
-            raw = self.raw
             if raw.raft.role is Role.LEADER:
                 self._flush(raw)
             rounds = ROUNDS_MAX
@@ -264,30 +290,6 @@ class RaftDriver:
         logger.critical("the node stops: %s", error, exc_info=error)
         self.stop()
         self._proposer.on_failure(error)
-
-    def _step_inputs(self) -> None:
-        raw, inbox = self.raw, self._inbox
-        wall_ms, now_ms = self._clock.wall_ms(), self._clock.monotonic_ms()
-        self._now_ms = now_ms
-        # The clock is read once per turn, so inputs of one turn have one time, in every run of a simulator's seed.
-        raw.set_clock(wall_ms, now_ms)
-        if inbox.persisted or inbox.applied:
-            self._take_reports()
-        while inbox.messages:
-            messages, inbox.messages = inbox.messages, []
-            for message in messages:
-                try:
-                    raw.step(message)
-                # No message may stop a node. The core has changed nothing, and `implausible` reports the sender.
-                except ImplausibleMessageError as error:
-                    self.implausible(message.from_id, error)
-        if inbox.closed_peers:
-            for peer in inbox.closed_peers:
-                raw.peer_closed(peer)
-            inbox.closed_peers.clear()
-        while self._ticks:
-            self._ticks -= 1
-            raw.tick()
 
     def _take_reports(self) -> None:
         """Processes what the lanes have reported since the last look."""
@@ -367,7 +369,7 @@ class RaftDriver:
         follower that keeps up would spend a third of its time on thread switches. A no-op is applied at once: its
         leader compares sums with this node before it accepts writes."""
         self._gathered.extend(entries)
-        urgent = self.raw.role is Role.LEADER or entries[-1].type == EntryType.NOOP
+        urgent = self.raw.raft.role is Role.LEADER or entries[-1].type == EntryType.NOOP
         if urgent or len(self._gathered) >= APPLY_GATHER_MAX:
             self._submit_gathered()
         elif self._gather_timer is None:
@@ -382,13 +384,16 @@ class RaftDriver:
             size = entries[-1].position - entries[0].position
             if size <= self._uncut_bytes and len(entries) <= ENTRIES_MAX:  # nearly always
                 self._apply.submit(entries)
-                return
-            for piece in pieces(entries, self._apply_bytes):
-                self._apply.submit(piece)
+            else:
+                for piece in pieces(entries, self._apply_bytes):
+                    self._apply.submit(piece)
+            if self._reads or self._reads_confirmed:  # a read waits until its index is applied
+                self._catch_up()
 
     # --- reads -----------------------------------------------------------------------------------------------------
 
     def _start_reads(self) -> None:
+        self._catch_up()
         callbacks, self._inbox.reads = self._inbox.reads, []
         self._read_context += 1
         try:

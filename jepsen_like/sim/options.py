@@ -106,6 +106,9 @@ REGISTRY_FROM = 990_000_000
 """First seed from which on half of the seeds with nodes of a second group have a registry."""
 THRIFTY_FROM = 998_000_000
 """First seed from which on half of the seeds set `replication.thrifty`."""
+HELD_FROM = 998_134_000
+"""First seed from which on, in a third of the seeds, leaders apply all small runs on the loop, so that they often hold
+runs back whose sends are answered (`cluster.replication.apply_lane.HeldRuns`)."""
 ROOT = ("root", "root-secret")
 """Name and secret of the Super user in seeds with users."""
 IN_A_QUARTER = ("ordered", "transactions", "delayed", "failures", "resets", "legacies")
@@ -382,6 +385,8 @@ def draw(seed: int) -> Options:
         carried = carried._replace(registry=stream(seed, "registry").choice((0, 1)))
     if seed >= THRIFTY_FROM and stream(seed, "thrifty").choice((0, 1)):
         carried = _with_thrift(carried, stream(seed, "thrift"))
+    if seed >= HELD_FROM and stream(seed, "held runs").random() < 1 / 3:
+        carried = carried._replace(apply_inline=1.0, apply_bytes=1 << 20, weak=0.0)
     return _with_tier(carried, seed)
 
 

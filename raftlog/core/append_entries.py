@@ -107,7 +107,9 @@ def on_append_entries_reply(raft: Raft, message: AppendEntriesReply) -> None:
             f"node {message.from_id} acknowledges index {message.match_index} in term {raft.term}, "
             f"the leader's log ends at {raft.log.tail.index}"
         )
-    if progress.accepted(message.match_index, raft.log.first_index):
+    log = raft.log
+    # An acknowledgement of an index that is committed already commits nothing more.
+    if progress.accepted(message.match_index, log.previous.index + 1) and message.match_index > log.commit_index:
         commit.advance(raft)
         if not raft.leads:
             return  # the entry just committed removes this node from the voters

@@ -56,7 +56,7 @@ def derive(entries: Iterable[Entry], end: int, next_ms: int | None) -> Derived:
         if entry.type != EntryType.MESSAGES:
             continue
         decoded = payload.decode(entry.payload)
-        for run in decoded.iter_runs():
+        for run in decoded.decoded_runs():
             if run.kind < RowKind.SCHEDULED:
                 pieces.setdefault((run.topic_id, run.queue_id), []).extend(_by_block(run.base_offset, run.items))
         if decoded.keys:

@@ -28,7 +28,7 @@ def write_index_of_log(entries: Iterable[Entry], meta: IndexMeta, write: Callabl
         if entry.type != EntryType.MESSAGES:
             continue
         decoded = payload.decode(entry.payload)
-        for run in decoded.iter_runs():
+        for run in decoded.decoded_runs():
             if run.kind < RowKind.SCHEDULED:
                 queues.setdefault((run.topic_id, run.queue_id), (run.base_offset, []))[1].append(run.items)
         keys += [key_row(hashed, low - meta.base & _LOW) for hashed, low in RECORD.iter_unpack(decoded.keys)]

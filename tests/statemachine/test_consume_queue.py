@@ -67,7 +67,7 @@ def test_fetch_gives_exactly_the_items_of_the_log(
     expected = [
         (run.base_offset + at, *item)
         for entry in log.entries[1:]
-        for run in payload.decode(entry.payload).iter_runs()
+        for run in payload.decode(entry.payload).decoded_runs()
         for at, item in enumerate(payload.ITEM.iter_unpack(run.items))
     ]
     assert state.max_offset(1, 0) == len(expected)

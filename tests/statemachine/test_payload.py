@@ -55,7 +55,7 @@ def test_round_trip(
     assert (decoded.message_count, decoded.messages_len, decoded.effects) == (count, len(body), effects)
     assert (decoded.keys, encoded[0]) == (keys, payload.VERSION)
     assert encoded[payload.HEAD.size : payload.HEAD.size + len(body)] == body
-    assert list(decoded.iter_runs()) == some_runs
+    assert decoded.decoded_runs() == some_runs
     assert list(decoded.iter_sessions()) == some_sessions
     assert list(decoded.iter_unique()) == unique
 
@@ -116,7 +116,7 @@ def test_a_flipped_byte_is_refused_or_read(
 def consume(data: bytes) -> None:
     try:
         decoded = payload.decode(data)
-        for part in (decoded.iter_runs(), decoded.iter_sessions(), decoded.iter_unique()):
+        for part in (decoded.decoded_runs(), decoded.iter_sessions(), decoded.iter_unique()):
             list(part)
     except PayloadError:
         pass
@@ -128,7 +128,7 @@ def test_a_run_that_is_cut_is_refused(cut: int) -> None:
     shorter = whole[:cut]
     data = payload.HEAD.pack(payload.VERSION, 0, 1, len(shorter), 0, 0, 0, 0) + shorter
     with pytest.raises(PayloadError, match="cut"):
-        list(payload.decode(data).iter_runs())
+        payload.decode(data).decoded_runs()
 
 
 def test_a_newer_version_is_named() -> None:

@@ -446,18 +446,19 @@ class SimCluster:
         inline: Any = 0.0,
         config: Any = 0,
         group: Any = FIRST_GROUP,
+        latency_s: Any = (0.0002, 0.002),
         **overrides: Any,
     ) -> None:
         """`overrides`: configuration keys, as {"send.deadline_ms": 20_000}. `inline`: how often a lone small append or
         apply is done on the loop, as on a quick disk; above 0 no lane can be held. `config`: 1 if the configuration
         is to become a part of the log, as it does on real nodes. `group`: the number of their group of brokers; of
-        others there is no node."""
+        others there is no node. `latency_s`: the least and the longest time that bytes are on their way."""
         print(f"seed {seed}")  # noqa: T201 - pytest shows it when the test fails
         self.rng = random.Random(seed)
         options = calm(
             seed=seed,
             segment_size=segment_size,
-            latency_s=(0.0002, 0.002),
+            latency_s=latency_s,
             disk_s=(0.0005, 0.004),
             apply_s=(0.0001, 0.001),
             append_inline=inline,

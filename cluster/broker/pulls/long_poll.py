@@ -129,6 +129,10 @@ class LongPolls:
         """Returns True if pulls of the connection wait."""
         return bool(self._by_client.get(connection))
 
+    def waits_for(self, topic_id: int, queue_id: int) -> bool:
+        """Returns True if a pull may wait for the next message of the queue."""
+        return (topic_id, queue_id) in self._by_queue or self._woken.served
+
     def park(self, pull: Pull) -> str | None:
         """Parks the pull until its deadline, which is set when it is first parked. Returns the reason if a limit
         prevents that: the limit, and its configuration key. Returns None otherwise, also if the pull needs no place:

@@ -526,6 +526,7 @@ class Sends(Generic[_Origin]):
             proposals.session_max[producer_id] = sequence
             return False
         names = self._names(origin, decoded) if decoded.producer_id else SessionIds(producer_id)
+        self._services.catch_up()  # a send that was answered before it is applied is found in the state alone
         highest = self._held.highest(names)
         # This is recorded before the search, which may wait for a read. Another send that comes meanwhile with this
         # sequence then counts as a repetition.

@@ -65,7 +65,7 @@ class PinCheck:
         if entry.type == EntryType.MESSAGES:
             decoded = payload.decode(entry.payload)
             due = sum([self._command(entry, command) for command in unpack(decoded.effects)])
-            queued = sum([self._run(run) for run in decoded.iter_runs()])
+            queued = sum([self._run(run) for run in decoded.decoded_runs()])
             if queued < due:
                 self._report(CHECKER, f"entry {entry.index} ends rows of {due} messages and has {queued} for queues")
         elif entry.type in (EntryType.COMMAND, EntryType.CHANGE):

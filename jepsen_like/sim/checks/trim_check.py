@@ -228,7 +228,7 @@ class TrimCheck:
             self._rolls.append(_Roll(entry.position, previous))
         self.pins.learn(entry)
         if entry.type == EntryType.MESSAGES:
-            for topic_id, queue_id, base, _, kind, items in payload.decode(entry.payload).iter_runs():
+            for topic_id, queue_id, base, _, kind, items in payload.decode(entry.payload).decoded_runs():
                 if kind >= payload.RowKind.SCHEDULED:
                     continue  # not in any queue
                 positions = self._positions.setdefault((topic_id, queue_id), [])

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from cluster.replication.append_lane import Persisted, PersistJob
-from cluster.replication.apply_lane import INLINE_BYTES_MAX, begins_of, is_small
+from cluster.replication.apply_lane import INLINE_BYTES_MAX, HeldRuns, begins_of, is_small
 from cluster.runtime.lanes import Lane
 from jepsen_like.fakes.memory_fs import PowerCut
 from jepsen_like.sim.machines.lane_steps import Steps
@@ -210,14 +210,30 @@ class SimApplyLane(SimLane):
     held: Callable[[], bool] = staticmethod(lambda: False)
     """Function that returns True while a fault holds apply back: then no job is done within `submit`."""
 
+    _runs: HeldRuns | None = None
+
     def submit(self, job: Any) -> None:
-        """Does a small job at once, if the lane is idle and chance says so; otherwise queues it."""
+        """Does a small job at once or soon, if the lane is idle and chance says so; otherwise queues it."""
         chosen = self._rng.random() < self.inline and is_small(job, self.inline_bytes)
         if self._busy or self._dead or self._jobs or not chosen or self.held():
+            self.catch_up()
             super().submit(job)
             return
+        if self._runs is None:
+            self._runs = HeldRuns(self._loop, self.catch_up)
+        if begins_of(self._lane)(job) and self._runs.hold(job):
+            return
+        self._do(self._runs.take() + job)
+
+    def catch_up(self) -> None:
+        """Does at once what is held back, as in production."""
+        if self._runs is not None and self._runs.entries:
+            self._do(self._runs.take())
+
+    def _do(self, job: Any) -> None:
+        if self._dead:
+            return
         self._worked += 1
-        begins_of(self._lane)(job)
         done = self._drain_all([job])
         if not self._dead:
             self._watcher.on_drained(self.name, [job], done)

@@ -290,6 +290,8 @@ class FakeNode:
         self.held_keys: list[OutOfRange] = []
         self._tail = EMPTY_TAIL
         self.log = bytearray()
+        self.held_back: list[Command] = []
+        """Commands that are committed and not applied yet."""
         self.append_entry(EntryType.NOOP, b"")
         fake = FakeRaw(node_id, lambda: self.leads, lambda: self._tail)
         fake.commits = self._commit_soon
@@ -449,6 +451,11 @@ class FakeNode:
         done(ProposeResult(Outcome.OK, self.apply(commands), self.state.applied, ""))
         for node in self.followers:
             node.apply(commands)
+
+    def catch_up(self) -> None:
+        held, self.held_back = self.held_back, []
+        if held:
+            self.apply(held)
 
     def settle_offsets(self, group: str, done: Callable[[], None]) -> None:
         """Commits that wait are in the log then."""

@@ -20,6 +20,7 @@ from cluster.admin.routes import ROUTES, routes_of
 from cluster.admin.server import AdminServer, build_app
 from cluster.config.config import ConfigError
 from cluster.requests.verb import Serves
+from statemachine.topics.topics import CreateTopic
 from tests.support.pace import at_most
 from tests.support.rows import each_row
 
@@ -33,6 +34,13 @@ async def error_of(answer: Any) -> tuple[int, str]:
 
 
 # --- the same on every address ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("consistency", ["local", "linearizable"])
+async def test_an_answer_has_what_was_committed_and_held_back(client: Any, node: Any, consistency: str) -> None:
+    node.held_back.append(CreateTopic({"name": "held"}, True))
+    answer = await client.get("/v1/topics", params={"consistency": consistency})
+    assert [topic["name"] for topic in (await answer.json())["topics"]] == ["held"]
 
 
 async def test_unknown_addresses_name_the_nearest(client: Any) -> None:

@@ -6,9 +6,11 @@ import asyncio
 import threading
 from collections.abc import Sequence
 
+import pytest
+
 from cluster.replication import apply_lane
 from cluster.replication.append_runner import STALL_BURST_S, STALL_SHARE
-from cluster.replication.apply_lane import Applied, ApplyRunner
+from cluster.replication.apply_lane import INLINE_ENTRIES_MAX, Applied, ApplyRunner
 from raftlog.types import Entry, EntryType
 from statemachine.broker_state import ApplyRun
 from tests.support.node_kit import WINDOW_BYTES, no_ops
@@ -26,6 +28,10 @@ class Lane:
         self.draining = 0
         self.gate: threading.Event | None = None
         self.error: Exception | None = None
+        self.may_wait = False
+
+    def begins(self, run: list[Entry]) -> bool:
+        return self.may_wait
 
     def drain(self, batch: Sequence[list[Entry]]) -> Applied:
         self.draining += 1
@@ -111,6 +117,60 @@ async def test_a_stall_sends_the_next_runs_to_the_lane_until_it_is_paid() -> Non
     await asyncio.sleep(owed_s + apply_lane.SLOW_S + STALL_BURST_S + owed_s * STALL_SHARE)  # from the stall's end on
     runner.submit(made[2:])
     assert lane.seen == [(1, True), (2, False), (3, True)]
+    runner.close()
+
+
+async def test_runs_that_may_wait_are_applied_together_after_a_while() -> None:
+    lane = Lane()
+    runner, done, _ = runner_of(lane)
+    lane.may_wait = True
+    made = no_ops(5)
+    runner.submit(made[:1])
+    runner.submit(made[1:3])
+    assert done == []
+    await until(lambda: done == [1, 2, 3])
+    runner.submit(made[3:4])
+    lane.may_wait = False
+    runner.submit(made[4:])
+    assert done == [1, 2, 3, 4, 5], "a run that may not wait takes the others along"
+    runner.close()
+
+
+async def test_catching_up_applies_what_is_held_at_once() -> None:
+    lane = Lane()
+    runner, done, _ = runner_of(lane)
+    runner.catch_up()
+    lane.may_wait = True
+    runner.submit(no_ops(1))
+    runner.catch_up()
+    runner.catch_up()
+    assert (done, lane.seen) == ([1], [(1, True)])
+    runner.close()
+
+
+@pytest.mark.parametrize(("count", "size"), [(INLINE_ENTRIES_MAX + 1, 0), (3, 50_000)])
+async def test_no_more_is_held_than_one_step_may_apply(count: int, size: int) -> None:
+    lane = Lane()
+    runner, done, _ = runner_of(lane)
+    lane.may_wait = True
+    made = no_ops(count, size=size)
+    for entry in made[:-1]:
+        runner.submit([entry])
+    assert done == []
+    runner.submit(made[-1:])
+    assert len(done) == count
+    runner.close()
+
+
+async def test_what_is_held_is_applied_before_a_run_that_goes_to_the_lane() -> None:
+    lane = Lane()
+    runner, done, _ = runner_of(lane)
+    lane.may_wait = True
+    first, trim = no_ops(2)
+    runner.submit([first])
+    runner.submit([trim._replace(type=EntryType.TRIM)])
+    await until(lambda: len(done) == 2)
+    assert lane.seen == [(1, True), (2, False)]
     runner.close()
 
 

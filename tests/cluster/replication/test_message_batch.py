@@ -93,7 +93,7 @@ def test_offsets_continue_per_queue(wanted: list[tuple[int, int]]) -> None:
     flat = [at for part in built.positions for at in (part if isinstance(part, tuple) else (part,))]
     assert flat == sorted(set(flat))
     assert flat[0] == (1 << 40) + MESSAGES_AT
-    runs = {run.queue_id: (run.base_offset, run.count) for run in payload.decode(built.payload).iter_runs()}
+    runs = {run.queue_id: (run.base_offset, run.count) for run in payload.decode(built.payload).decoded_runs()}
     assert runs == {queue_id: (100, end - 100) for queue_id, end in ends.items() if end > 100}
     assert built.message_count == sum(end - 100 for end in ends.values())
 
@@ -169,7 +169,7 @@ def test_kinds_follow_the_topic() -> None:
         RowKind.DEAD_LETTER,
     ]
     retry = slot_of("%RETRY%g", 4)
-    (run,) = payload.decode(built_of(send(retry, kind=RowKind.RETRY)).payload).iter_runs()
+    (run,) = payload.decode(built_of(send(retry, kind=RowKind.RETRY)).payload).decoded_runs()
     assert run.kind == RowKind.RETRY
 
 
@@ -200,7 +200,7 @@ def test_scheduled_messages_share_runs_by_what_they_wait_for_and_advance_no_queu
     ]
     built = built_of(*sends)
     content = payload.decode(built.payload)
-    runs = [(run.queue_id, run.base_offset, run.count, run.kind) for run in content.iter_runs()]
+    runs = [(run.queue_id, run.base_offset, run.count, run.kind) for run in content.decoded_runs()]
     assert sorted(runs) == [(0, 15, 2, RowKind.SCHEDULED), (0, 100, 1, RowKind.NORMAL), (1, 15, 1, RowKind.SCHEDULED)]
     assert content.message_count == 4
     assert built.offsets == [0, 100, 0, 0]
@@ -217,7 +217,7 @@ def test_scheduled_messages_share_runs_by_what_they_wait_for_and_advance_no_queu
 def test_a_run_of_scheduled_messages_has_at_most_256() -> None:
     slot = slot_of()
     built = built_of(*[scheduled(slot, delay_ms=10) for _ in range(257)])
-    assert [run.count for run in payload.decode(built.payload).iter_runs()] == [256, 1]
+    assert [run.count for run in payload.decode(built.payload).decoded_runs()] == [256, 1]
 
 
 def test_copies_bring_the_commands_that_take_effect_with_them() -> None:
@@ -277,13 +277,13 @@ def test_messages_that_are_carried_change_nothing_but_their_position() -> None:
         )
         waits.born_host = born
         built = built_of(waits)
-        (run,) = payload.decode(built.payload).iter_runs()
+        (run,) = payload.decode(built.payload).decoded_runs()
         first.append(built.payload[payload.HEAD.size : payload.HEAD.size + payload.ITEM.unpack(run.items)[1]])
     copies = tuple(BatchMessage(0, stored, b"", 9, 0) for stored in first)
     carried = send(slot_of(), 3, kind=RowKind.CARRIED_TIMERS, batch=copies, carried=4711)
     position = 1 << 50
     built = build([carried, send(slot_of())], entry_position=position, store_ms=99, store_host=HOST)
-    runs = list(payload.decode(built.payload).iter_runs())
+    runs = payload.decode(built.payload).decoded_runs()
     (run,) = [run for run in runs if run.kind == RowKind.CARRIED_TIMERS]
     assert (run.topic_id, run.queue_id, run.base_offset, run.count) == (1, 3, 4711, 2)
     at = position + MESSAGES_AT

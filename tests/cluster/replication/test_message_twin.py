@@ -117,7 +117,7 @@ def test_rows_point_at_their_messages(all_fields: list[dict[str, Any]], store_ho
     topics = {topic: at for at, topic in enumerate(sorted({fields["topic"] for fields in all_fields}), 1)}
     for message in decode_messages(b"".join(expected(all_fields, store_host))):
         by_queue.setdefault((topics[message.topic], message.queue_id), []).append(message)
-    runs = list(payload.decode(built.payload).iter_runs())
+    runs = payload.decode(built.payload).decoded_runs()
     assert {(run.topic_id, run.queue_id) for run in runs} == set(by_queue)
     for run in runs:
         rows = [payload.ITEM.unpack_from(run.items, at * payload.ITEM.size) for at in range(run.count)]

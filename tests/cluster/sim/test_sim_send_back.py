@@ -267,7 +267,7 @@ def test_copies_are_rows_of_their_own_kind_and_no_part_of_dedup(sim: SimCluster)
     ask(sim, position)
     ask(sim, other, delayLevel=-1)
     payloads = [decode(bytes(entry.payload)) for entry in entries if entry.type == EntryType.MESSAGES]
-    kinds = [(run.kind, bool(payload.sessions)) for payload in payloads for run in payload.iter_runs()]
+    kinds = [(run.kind, bool(payload.sessions)) for payload in payloads for run in payload.decoded_runs()]
     assert kinds == [(RowKind.NORMAL, True), (RowKind.SCHEDULED, False), (RowKind.DEAD_LETTER, False)]
 
 

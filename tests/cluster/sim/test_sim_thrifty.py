@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.cluster.sim.test_sim_calls import send
+from tests.cluster.sim.test_sim_calls import LOOPBACK_S, Producer
 from tests.support.sim_cluster import SimCluster, SimNode
 
 SENDS = 40
@@ -11,16 +11,17 @@ SENDS = 40
 def held_at_answers(sim: SimCluster, leader: SimNode) -> int:
     """Sends one message after the other; returns how often something was held when one was answered."""
     sim.create_topic("bench", 4)
-    path, times = leader.connect(), 0
-    for opaque in range(SENDS):
-        send(sim, path, opaque, 1)
+    producer, times = Producer(sim), 0
+    for _ in range(SENDS):
+        producer.send(1)
         thrift = leader.running.thrift
         times += thrift is not None and bool(thrift.appends.held)
     return times
 
 
 def test_a_message_is_answered_while_a_follower_lacks_it_and_gets_it_soon_after() -> None:
-    with SimCluster(7, segment_size=1 << 24, inline=1.0, **{"replication.thrifty": "on"}) as sim:
+    options = {"replication.thrifty": "on"}
+    with SimCluster(7, segment_size=1 << 24, inline=1.0, latency_s=LOOPBACK_S, **options) as sim:
         leader = sim.leader()
         assert held_at_answers(sim, leader) > SENDS // 4
         peers = leader.running.raw.status().peers

@@ -124,7 +124,7 @@ def test_what_waits_is_divided_into_runs_and_has_no_records(records: dict[str, P
     """The content that the comparison above compares is there."""
     native = built_by({name: pair.native for name, pair in records.items()}, [MANY, MANY], "retry", V4)
     content = payload.decode(native[0])
-    assert [run.count for run in content.iter_runs()] == [256, 44]
+    assert [run.count for run in content.decoded_runs()] == [256, 44]
     assert (content.keys, native[1]) == (b"", [0, 0])
 
 
