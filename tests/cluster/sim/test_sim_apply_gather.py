@@ -1,4 +1,5 @@
-"""A follower hands committed entries to apply in gathered runs; a leader at once; nothing is lost at the change."""
+"""A follower passes committed entries to the apply lane in gathered runs, a leader at once. Nothing is lost when one
+becomes the other."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from raftlog.types import EntryType, NodeId, Role
 class _Raw:
     def __init__(self, role: Role) -> None:
         self.role = role
+        self.raft = self
         self.applied_index = 0
         self.leader_id = 0
 
@@ -51,7 +53,7 @@ def _committed(driver: RaftDriver, *entries: int) -> None:
     driver._apply_soon([entry if isinstance(entry, _Entry) else _Entry(entry) for entry in entries])  # type: ignore[misc]
 
 
-async def test_a_leader_applies_at_once() -> None:
+async def test_a_leader_passes_entries_on_at_once() -> None:
     driver, lane = _driver(Role.LEADER)
     _committed(driver, 1)
     _committed(driver, 2)
