@@ -369,7 +369,7 @@ def _allowed(path: str, error: web.HTTPException) -> list[str]:
 
 def _from_aiohttp(request: web.Request, error: web.HTTPException) -> ApiError:
     if error.status == 404:
-        # The prefix that all paths have is left out, because it would make any two of them similar.
+        # The prefix that nearly all paths have is left out, because it would make any two of them similar.
         known = {route.path.removeprefix(PREFIX): route.path for route in ROUTES}
         match = nearest(request.path.removeprefix(PREFIX), known)
         hint = f"did you mean {known[match]}?" if match else "/openapi.json lists every address"

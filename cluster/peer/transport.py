@@ -267,7 +267,9 @@ class PeerTransport:
                 if peer in self._heartbeats.addresses:
                     attempt = 0  # the next dial begins with the heartbeat address again, whichever address worked last
                 await self._last_of(link)
-                # A dialler whose certificate the peer refuses learns of the refusal only after the TLS handshake.
+                # A link that ended before it opened may be one whose certificate the peer refused, which shows only
+                # after the TLS handshake. The next dial then tries plain text, if that is permitted, and the one
+                # after it TLS again.
                 plain = not plain and not link.is_open
                 if loop.time() - started > 1.0:
                     delay = REDIAL_MIN_S

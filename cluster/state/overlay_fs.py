@@ -107,7 +107,8 @@ class _Lock(OverlayFile):
 
 
 class OverlayFileSystem:
-    """The file system of this module. `changes` lists, in order, what would have been done on disk."""
+    """The file system of this module. `changes` lists, in order, the files and directories that would have been made,
+    moved, linked or removed on disk; it does not list what would have been written into files."""
 
     def __init__(self) -> None:
         self._files: dict[Path, OverlayFile | None] = {}

@@ -13,7 +13,8 @@ NAME = "digests"
 
 def check(operations: Operations, workload: Workload) -> CheckerResult:
     """Compares digests taken at equal applied indexes. Records a doubt if the last digests of a group's nodes were not
-    taken at one applied index, or if too few nodes sent digests.
+    taken at one applied index, or if only some of a group's nodes sent digests. Does not notice a group of which no
+    node sent one.
     """
     findings = Findings()
     first: dict[tuple[str, int], tuple[int, str, int]] = {}

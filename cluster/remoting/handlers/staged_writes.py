@@ -72,7 +72,7 @@ class StagedWriteHandlers:
             integer_in(request, "bornTimestamp", 0, INT64_MAX, 0),
             request.body,
         )
-        # Every connection of this protocol is also a ReplyTo, the path for answers to sends.
+        # Every connection of this protocol is also a SendPath.
         self._writes.stage(cast("SendPath", request.connection), party_of(request), asked, _answered(request))
 
     def _commit(self, request: Request) -> None:

@@ -56,7 +56,8 @@ class Transaction:
 
 
 class TransactionJudge:
-    """Knows all requests and answers about each transaction; reports violations under `transactions`."""
+    """Knows what producers have said and learnt about each transaction, as far as they tell it. Reports a wrong
+    question of the broker under `transactions`; `wrong` yields what the caller must report."""
 
     def __init__(self, report: Report, now: Callable[[], float]) -> None:
         self._report, self._now = report, now
