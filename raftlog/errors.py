@@ -70,6 +70,10 @@ class DamagedLogError(StorageError):
         self.last_index = last_index
 
 
+class ApplyStoppedError(RaftLogError):
+    """Raised to whoever would answer from the state of a node that could not apply a committed entry, and stops."""
+
+
 class IdentityError(StorageError):
     """The data directory belongs to another cluster, node or format; the message names the command that helps."""
 

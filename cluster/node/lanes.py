@@ -4,6 +4,7 @@ segments."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from cluster.runtime.failpoints.failpoints import FailpointLane
 from cluster.runtime.lanes import Lane, LaneRunner
 from cluster.runtime.periodic_tasks import Every
 from cluster.runtime.service_lifecycle import Closing, Part, Starting
+from raftlog.errors import ApplyStoppedError
 from raftlog.types import Entry
 
 if TYPE_CHECKING:
@@ -103,7 +105,8 @@ class NodeLanes:
 
     async def close(self) -> None:
         """Stops the lanes one after the other; each finishes its queued jobs first."""
-        self.catch_up()
+        with suppress(ApplyStoppedError):
+            self.catch_up()
         for lane in (self.append, self.apply, self._prepare, self._flush, self._entries):
             await self._loop.run_in_executor(None, lane.close)
 

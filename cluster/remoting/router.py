@@ -31,6 +31,7 @@ from cluster.requests.verb import Serves, Stated, Verb
 from cluster.runtime.service_lifecycle import Closing, Part, Starting
 from cluster.runtime.tls.acceptor import Acceptor, has_descriptors
 from cluster.runtime.tls.port_security import Security
+from raftlog.errors import ApplyStoppedError
 from raftmq_wire.codec import FLAG_ONEWAY, CodecError
 from raftmq_wire.codes import ResponseCode
 
@@ -172,15 +173,17 @@ class Router(Dispatch):
         failure becomes the answer."""
         if self.closings.waiting:
             self.closings.look()
-        self._catch_up()
         code = frame.header.code
         try:
+            self._catch_up()
             if code in SENDS and self._proposals.open:
                 self._sends.on_send(frame)
             else:
                 self._dispatch(frame, code)
         except CodecError as error:
             self._replies.refuse(frame, Refused(Reason.INVALID, str(error)[:REMARK_MAX]))
+        except ApplyStoppedError as error:
+            self._replies.refuse(frame, Refused(Reason.BUSY, str(error)))
         except Exception as error:
             logger.exception("request code %d failed", code)
             remark = f"{type(error).__name__}: {error}"[:REMARK_MAX]

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from time import perf_counter
 from typing import NamedTuple
 
 from cluster.replication.append_runner import StallBudget
 from cluster.runtime.environment import APPLY_BYTES
 from cluster.runtime.lanes import Lane, NeverIdle, ThreadLaneRunner
+from raftlog.errors import ApplyStoppedError
 from raftlog.types import Entry, EntryType
 from statemachine.broker_state import ApplyRun, BrokerState
 
@@ -182,36 +184,52 @@ class ApplyRunner:
         """The number of entries that the thread has received and not reported yet. Invariant: 0 whenever the loop
         applies, so that two threads never drain the lane."""
         self._stalls = StallBudget(SLOW_S)
-        self._held = HeldRuns(loop, self.catch_up)
+        self._failed = False
+        self._held = HeldRuns(loop, self._when_due)
         """Empty whenever the thread has runs, because entries are applied in the order of the log."""
-        self._runner = ThreadLaneRunner(name, lane, loop, self._from_lane, on_failure)
+        self._runner = ThreadLaneRunner(name, lane, loop, self._from_lane, self._fail)
 
     def submit(self, job: list[Entry]) -> None:
         """Applies the run: at once or soon on the loop, or on the lane's thread."""
+        if self._failed:  # no entry is applied behind one that could not be
+            return
         # While the thread has runs, none is applied here, because the state would skip their entries.
         if self._on_lane or not is_small(job) or self._stalls.overdrawn(self._loop.time()):
-            self.catch_up()
-            self._on_lane += len(job)
-            self._runner.submit(job)
+            self._when_due()
+            if not self._failed:
+                self._on_lane += len(job)
+                self._runner.submit(job)
             return
         try:
             if self._begins(job) and self._held.hold(job):
                 return
         except Exception as error:  # noqa: BLE001 - as below
-            self._on_failure(error)
+            self._fail(error)
             return
         self._apply(self._held.take() + job)
 
     def catch_up(self) -> None:
-        """Applies at once what is held back. Called before anything is answered from the state."""
+        """Applies at once what is held back. Called before anything is answered from the state. Raises
+        ApplyStoppedError if that cannot be applied, or if something before it could not: the node stops, and its state
+        may lack what was acknowledged."""
         if self._held.entries:
             self._apply(self._held.take())
+        if self._failed:
+            raise ApplyStoppedError("this node could not apply an entry of its log, and stops; ask another node")
+
+    def _when_due(self) -> None:
+        with suppress(ApplyStoppedError):  # the node knows already
+            self.catch_up()
+
+    def _fail(self, error: BaseException) -> None:
+        self._failed = True
+        self._on_failure(error)
 
     def _apply(self, run: list[Entry]) -> None:
         try:
             done = self._lane.drain([run])
         except Exception as error:  # noqa: BLE001 - as on the lane: whatever it is, the node must hear of it
-            self._on_failure(error)
+            self._fail(error)
             return
         self._stalls.pay(done.seconds, self._loop.time() + done.seconds)
         self._on_done(done)

@@ -195,8 +195,8 @@ class EarlyAnswers:
     def answer_stored(self, send: Send, *found: int) -> None:
         """Answers a repeated send that is already stored (`found`: topic id, queue, offset, position).
 
-        At level `all` the answer waits until every voter has all entries that this node has applied so far, which
-        include the message.
+        At level `all` the answer waits until every voter has all entries that are committed so far, which include the
+        message. (The core may learn only in the next turn that this node has applied it.)
         """
         # The message is applied, so a majority has it on disk. The default level promises no more.
         if send.ack != Ack.ALL:
@@ -208,7 +208,7 @@ class EarlyAnswers:
             self._replies.stored_before(send, *found)
 
         send.hold = self._gate.hold_answer(send.connection.in_flight, send.size)
-        self.wait_for_all(self._raw.applied_index, send.received_ms, [send], stored)
+        self.wait_for_all(self._raw.commit_index, send.received_ms, [send], stored)
 
     def lost(self, pending: PendingEntry) -> None:
         """Counts the early answers of an entry as lost, because another leader's entry replaced it."""

@@ -11,6 +11,7 @@ import pytest
 from cluster.replication import apply_lane
 from cluster.replication.append_runner import STALL_BURST_S, STALL_SHARE
 from cluster.replication.apply_lane import INLINE_ENTRIES_MAX, Applied, ApplyRunner
+from raftlog.errors import ApplyStoppedError
 from raftlog.types import Entry, EntryType
 from statemachine.broker_state import ApplyRun
 from tests.support.node_kit import WINDOW_BYTES, no_ops
@@ -171,6 +172,25 @@ async def test_what_is_held_is_applied_before_a_run_that_goes_to_the_lane() -> N
     runner.submit([trim._replace(type=EntryType.TRIM)])
     await until(lambda: len(done) == 2)
     assert lane.seen == [(1, True), (2, False)]
+    runner.close()
+
+
+async def test_nobody_reads_the_state_of_a_node_that_could_not_apply() -> None:
+    lane = Lane()
+    runner, done, failed = runner_of(lane)
+    lane.may_wait = True
+    first, second, trim = no_ops(3)
+    runner.submit([first])
+    lane.error = ValueError("broken")
+    for _ in range(2):
+        with pytest.raises(ApplyStoppedError, match="ask another node"):
+            runner.catch_up()
+    assert (done, failed) == ([], [lane.error])
+    runner.submit([second])
+    lane.error = None
+    runner.submit([trim._replace(type=EntryType.TRIM)])
+    await asyncio.sleep(0.03)
+    assert done == [], "nothing is applied behind an entry that could not be"
     runner.close()
 
 
