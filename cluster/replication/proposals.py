@@ -390,6 +390,8 @@ class Proposals:
             del pending[index]
             self._settle(waiter, [])
             ended += 1
+        if ended and (self._sends.bytes or self.commands.waiting):
+            self._wake()  # there is room for another entry now, and a run that is held back makes no turn
         return ended == len(entries)
 
     def _ends_at_commit(self, waiter: PendingEntry) -> bool:
