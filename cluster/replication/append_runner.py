@@ -131,11 +131,15 @@ class AppendRunner:
             return
         entries = job.entries
         # A small job needs one write and one sync of a few pages: no vote, no cut of the log, no new file.
-        small = bool(entries) and job.hard_state is None and entries[0].index == self._next_index
+        small = (
+            bool(entries)
+            and job.hard_state is None
+            and entries[0].index == self._next_index
+            and entries[-1].end_position - entries[0].position <= INLINE_BYTES_MAX
+        )
         if entries:
             self._next_index = entries[-1].index + 1
-            if entries[-1].end_position - entries[0].position > INLINE_BYTES_MAX:
-                small = False
+        if small:
             for entry in entries:
                 if entry.flags & FLAG_ROLL:
                     small = False

@@ -143,17 +143,17 @@ class HeldRuns:
         self._size = 0
         self._timer: asyncio.TimerHandle | None = None
 
-    def hold(self, run: list[Entry]) -> bool:
-        """Holds the run back behind those that are held already. Returns False if it would be too much for one step
-        on the event loop: the caller must then apply it, behind what `take` returns."""
+    def add(self, run: list[Entry], *, may_wait: bool) -> list[Entry]:
+        """Returns the entries to apply now: those that are held, then the run. If the run may wait, it is held instead
+        and [] is returned, unless all together would be too much for one step on the event loop."""
         size = self._size + run[-1].end_position - run[0].position
-        if len(self.entries) + len(run) > INLINE_ENTRIES_MAX or size > INLINE_BYTES_MAX:
-            return False
+        if not may_wait or len(self.entries) + len(run) > INLINE_ENTRIES_MAX or size > INLINE_BYTES_MAX:
+            return self.take() + run
         self.entries += run
         self._size = size
         if self._timer is None:
             self._timer = self._loop.call_later(HELD_MS / 1000, self._catch_up)
-        return True
+        return []
 
     def take(self) -> list[Entry]:
         """Returns the entries that are held, which are held no longer. Returns [] if there are none."""
@@ -201,12 +201,12 @@ class ApplyRunner:
                 self._runner.submit(job)
             return
         try:
-            if self._begins(job) and self._held.hold(job):
-                return
+            run = self._held.add(job, may_wait=self._begins(job))
         except Exception as error:  # noqa: BLE001 - as below
             self._fail(error)
             return
-        self._apply(self._held.take() + job)
+        if run:
+            self._apply(run)
 
     def catch_up(self) -> None:
         """Applies at once what is held back. Called before anything is answered from the state. Raises

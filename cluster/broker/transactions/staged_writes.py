@@ -376,7 +376,6 @@ class StagedWriteRequests:
     def _is_stored(self, names: SessionIds, asked: StagedSlice, topic_id: int, content: int) -> bool:
         """Returns True if the log has the slice. Raises Refused while that is undecided, and if the log has another
         slice under its number: an answer that this one is stored would lose its messages."""
-        self._services.catch_up()  # a slice that was answered before it is applied is found in the state alone
         state, proposals, sequence = self._services.state, self._proposals, asked.sequence
         for name in names:
             session = state.session(name) if name else None

@@ -221,9 +221,8 @@ class SimApplyLane(SimLane):
             return
         if self._runs is None:
             self._runs = HeldRuns(self._loop, self.catch_up)
-        if begins_of(self._lane)(job) and self._runs.hold(job):
-            return
-        self._do(self._runs.take() + job)
+        if run := self._runs.add(job, may_wait=begins_of(self._lane)(job)):
+            self._do(run)
 
     def catch_up(self) -> None:
         """Does at once what is held back, as in production."""

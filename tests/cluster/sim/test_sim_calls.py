@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import cast
@@ -66,11 +65,10 @@ class Producer(asyncio.Protocol):
         sim.loop.run_until(opened.done, 1.0)
         self._transport = cast(Endpoint, opened.result()[0])
         self._opaque = 0
-        self._then: Callable[[], object] = sim.loop.stop
 
     def data_received(self, data: bytes) -> None:
         assert data.count(b'"code":0,') == 1
-        self._then()
+        self._loop.stop()
 
     def send(self, batch: int) -> None:
         """Sends one request of `batch` messages, and returns when it is answered."""
